@@ -1,0 +1,129 @@
+package waitlist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+)
+
+// The errors of this package. Match them with [errors.Is]; the errors that are
+// returned may say more than the sentinel alone.
+//
+// Every error of Add, and of a Wait whose outcome has no End, matches
+// ErrNotParked besides its reason. An error in an [Outcome] whose End is set
+// never came from a refusal, whatever else it matches: ask Outcome.End, and not
+// the error, how an entry ended.
+var (
+	// ErrNotParked is matched by every error that says that nothing was parked
+	// and that no callback will be called.
+	ErrNotParked = errors.New("not parked")
+
+	// ErrDuplicateKey refuses an Add whose key is already parked. The entry that
+	// is parked is untouched.
+	ErrDuplicateKey = errors.New("key is already parked")
+
+	// ErrInvalidQuorum refuses a rule that makes no sense or can never be met.
+	ErrInvalidQuorum = errors.New("invalid quorum")
+
+	// ErrFull refuses an Add beyond Options.Capacity.
+	ErrFull = errors.New("capacity is used up")
+
+	// ErrNilCallback refuses an Add without a callback.
+	ErrNilCallback = errors.New("nil callback")
+
+	// ErrClosed refuses an Add to a list that shuts down, and ends the entries
+	// that Shutdown or Close gives back.
+	ErrClosed = errors.New("list is closed")
+
+	// ErrTimeout refuses an Add that has no time left, and ends the entries whose
+	// deadline has come. It has a method Timeout() bool that returns true, as
+	// the timeouts of package net do.
+	ErrTimeout error = timeoutError{}
+
+	// ErrSessionEnded refuses an Add into an ended Session and ends the entries
+	// that a Session still held. Such errors match the cause given to
+	// Session.End too.
+	ErrSessionEnded = errors.New("session ended")
+
+	// ErrUnreachable ends an entry whose quorum can no longer be reached. The
+	// error's Unwrap() []error lists the reasons of the peers that refused, in
+	// order of arrival, and nothing else.
+	ErrUnreachable = errors.New("quorum is unreachable")
+
+	// ErrTruncated ends the entries of a WatermarkList that Truncate cuts off.
+	// Such errors match the cause given to Truncate too.
+	ErrTruncated = errors.New("truncated")
+
+	// ErrNoReason stands in for a nil error or reason, in any call: only a met
+	// condition gives a nil Outcome.Err.
+	ErrNoReason = errors.New("no reason given")
+
+	// ErrReached refuses a Truncate at or below the watermark.
+	ErrReached = errors.New("watermark has already reached the index")
+)
+
+type timeoutError struct{}
+
+func (timeoutError) Error() string { return "timed out" }
+func (timeoutError) Timeout() bool { return true }
+
+// orNoReason gives an error that a caller left out.
+func orNoReason(err error) error {
+	if err == nil {
+		return ErrNoReason
+	}
+	return err
+}
+
+// refusal is the error of an Add that parked nothing.
+type refusal struct{ reason error }
+
+func (r *refusal) Error() string        { return "waitlist: not parked: " + r.reason.Error() }
+func (r *refusal) Unwrap() error        { return r.reason }
+func (r *refusal) Is(target error) bool { return target == ErrNotParked }
+
+// The refusals without details are made once, so that a full or closed list
+// sheds load without making garbage.
+var (
+	refusedDuplicate = &refusal{ErrDuplicateKey}
+	refusedFull      = &refusal{ErrFull}
+	refusedNil       = &refusal{ErrNilCallback}
+	refusedClosed    = &refusal{ErrClosed}
+	refusedTimeout   = &refusal{ErrTimeout}
+)
+
+// causedError is a sentinel of this package together with what the caller gave
+// as its cause. It matches both.
+type causedError struct{ kind, cause error }
+
+func (e *causedError) Error() string   { return "waitlist: " + e.kind.Error() + ": " + e.cause.Error() }
+func (e *causedError) Unwrap() []error { return []error{e.kind, e.cause} }
+
+func caused(kind, cause error) error { return &causedError{kind, orNoReason(cause)} }
+
+// unreachableError ends an entry whose quorum the refusals have put out of
+// reach. The reasons are not repeated in it but read from the entry's tally.
+type unreachableError struct{ tally Tally }
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("waitlist: %v: %v", ErrUnreachable, errors.Join(e.Unwrap()...))
+}
+func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
+func (e *unreachableError) Unwrap() []error      { return collectReasons(e.tally.Refused()) }
+
+func collectReasons(refused iter.Seq2[PeerID, error]) (reasons []error) {
+	for _, reason := range refused {
+		reasons = append(reasons, reason)
+	}
+	return reasons
+}
+
+// contextError matches a finished context's error and its cause.
+func contextError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == nil || cause == err {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

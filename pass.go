@@ -1,0 +1,233 @@
+package waitlist
+
+import (
+	"reflect"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+)
+
+// finish calls a claimed entry's callback. No lock may be held.
+func (l *core[K]) finish(c *claim[K]) {
+	if c.last {
+		l.shardDrained()
+	}
+	if c.wake {
+		c.done(c.outcome(l.epoch))
+		return
+	}
+	l.call(c, nil)
+}
+
+// pass collects the entries that one call ends: all are claimed before the first
+// is called, so that no callback can end, or see, what the call is going to end
+// next. The zero value with its list set is ready.
+type pass[K comparable] struct {
+	list    *core[K]
+	wakes   queue[K] // of Waits
+	calls   queue[K]
+	claimed int
+	drained int // shards whose last entry was claimed after they were closed
+}
+
+// add takes over a claim. The claim's shard may be locked.
+func (p *pass[K]) add(c claim[K]) { p.addTo(&p.calls, c) }
+
+// addTo is add for a callback that has its place in another queue.
+func (p *pass[K]) addTo(calls *queue[K], c claim[K]) {
+	p.claimed++
+	if c.last {
+		p.drained++
+	}
+	if c.wake {
+		p.wakes.push(c, p.list)
+	} else {
+		calls.push(c, p.list)
+	}
+}
+
+// finish wakes the waiters, who must not wait for anybody's callback, calls the
+// callbacks, and returns how many entries the pass has ended.
+func (p *pass[K]) finish() int {
+	p.wake()
+	var panicking bool
+	p.run(&panicking)
+	return p.claimed
+}
+
+func (p *pass[K]) wake() {
+	for ; p.drained > 0; p.drained-- {
+		p.list.shardDrained()
+	}
+	for c, ok := p.wakes.pop(p.list); ok; c, ok = p.wakes.pop(p.list) {
+		c.done(c.outcome(p.list.epoch)) // sends to a channel that has room
+	}
+}
+
+// run calls the callbacks, each whatever the others do: if one panics or exits its
+// goroutine, the rest run while the stack unwinds, and only then does the panic
+// or the exit go on. That way it keeps its value and its stack trace. (A pass
+// in which callback after callback exits goes one frame deeper for each.)
+// panicking is set while a callback's panic is on its way: a later one must not
+// replace it.
+func (p *pass[K]) run(panicking *bool) {
+	completed := false
+	defer func() {
+		if completed {
+			return
+		}
+		if value := recover(); value != nil {
+			defer panic(value) // or a callback that exits would swallow it
+		}
+		p.run(panicking)
+	}()
+	for c, ok := p.calls.pop(p.list); ok; c, ok = p.calls.pop(p.list) {
+		p.list.call(&c, panicking)
+	}
+	completed = true
+}
+
+// call runs one callback, or hands it to the executor. panicking is the pass's, nil
+// if the entry is ended alone.
+func (l *core[K]) call(c *claim[K], panicking *bool) {
+	if l.executor != nil {
+		l.handOver(*c, panicking)
+		return
+	}
+	returned := false
+	defer l.returned(c, &returned, panicking)
+	c.done(c.outcome(l.epoch))
+	returned = true
+}
+
+// handOver gives one callback to the executor. Whatever the executor does, the
+// callback runs once: if the executor unwinds, here.
+func (l *core[K]) handOver(c claim[K], panicking *bool) {
+	var once atomic.Bool
+	run := func(panicking *bool) {
+		if once.CompareAndSwap(false, true) {
+			returned := false
+			defer l.returned(&c, &returned, panicking)
+			c.done(c.outcome(l.epoch))
+			returned = true
+		}
+	}
+	accepted := false
+	defer func() {
+		if accepted {
+			return
+		}
+		defer run(panicking)
+		value := recover()
+		if value != nil && l.onPanic == nil && once.Load() {
+			goOn(value, panicking) // the callback's, through the executor: it has been counted
+			return
+		}
+		l.report(c.key, value, panicking)
+	}()
+	l.executor(func() { run(nil) })
+	accepted = true
+}
+
+// returned is deferred around a callback: it settles the books and deals with a
+// panic. It must be the deferred function itself, since it recovers.
+func (l *core[K]) returned(c *claim[K], normally, panicking *bool) {
+	if *normally {
+		l.settle(c.shard)
+		return
+	}
+	defer l.settle(c.shard)
+	l.report(c.key, recover(), panicking)
+}
+
+// report deals with what a deferred function has recovered: nil if the goroutine
+// exits. A panic that nobody is told of goes on from here, on top of the stack
+// that it came from.
+func (l *core[K]) report(key K, value any, panicking *bool) {
+	if value == nil {
+		return
+	}
+	l.panics.Add(1)
+	if l.onPanic != nil {
+		l.onPanic(key, value, debug.Stack())
+		return
+	}
+	goOn(value, panicking)
+}
+
+// goOn lets a panic go on, unless another of the same pass is on its way.
+func goOn(value any, panicking *bool) {
+	if panicking != nil {
+		if *panicking {
+			return // the first goes on, with its own value
+		}
+		*panicking = true
+	}
+	panic(value)
+}
+
+// settle says that a callback claimed in s is back.
+func (l *core[K]) settle(s *shard[K]) {
+	if s.running.Add(-1) == 0 && s.closed.Load() {
+		l.checkDone()
+	}
+}
+
+// queue is first-in first-out, in blocks that all lists of a type share.
+type queue[K comparable] struct {
+	head, tail *block[K]
+}
+
+type block[K comparable] struct {
+	next       *block[K]
+	start, end int
+	claims     [16]claim[K]
+}
+
+// pools holds a *sync.Pool for each type of block. There is one for all lists of a
+// type, since a broker's ten thousand lists need no ten thousand pools.
+var pools sync.Map
+
+// pool returns the pool of *block[K].
+func pool[K comparable]() *sync.Pool {
+	p, ok := pools.Load(reflect.TypeFor[K]())
+	if !ok {
+		p, _ = pools.LoadOrStore(reflect.TypeFor[K](), new(sync.Pool))
+	}
+	return p.(*sync.Pool)
+}
+
+func (q *queue[K]) push(c claim[K], l *core[K]) {
+	b := q.tail
+	if b == nil || b.end == len(b.claims) {
+		b, _ = l.blocks.Get().(*block[K])
+		if b == nil {
+			b = new(block[K])
+		}
+		if q.tail == nil {
+			q.head = b
+		} else {
+			q.tail.next = b
+		}
+		q.tail = b
+	}
+	b.claims[b.end] = c
+	b.end++
+}
+
+// pop takes the first claim out and leaves nothing of it behind.
+func (q *queue[K]) pop(l *core[K]) (c claim[K], ok bool) {
+	b := q.head
+	if b == nil {
+		return c, false
+	}
+	c, b.claims[b.start] = b.claims[b.start], c
+	if b.start++; b.start == b.end {
+		if q.head = b.next; q.head == nil {
+			q.tail = nil
+		}
+		b.next, b.start, b.end = nil, 0, 0
+		l.blocks.Put(b)
+	}
+	return c, true
+}

@@ -1,0 +1,419 @@
+package waitlist
+
+import (
+	"context"
+	"hash/maphash"
+)
+
+// WaitingList parks requests by key until peers, an application, a deadline or an
+// owner ends them. Each entry has a rule of its own that says which peers are
+// enough; each entry's callback is called exactly once. See the package comment for
+// the life of an entry.
+//
+// All methods may be called by any number of goroutines at once, and by callbacks.
+// Make one with New; it must not be copied.
+type WaitingList[K comparable] struct {
+	core[K]
+	seed   maphash.Seed
+	hashed []hashed[K]
+}
+
+// numShards is how many parts a WaitingList has. Two goroutines meet at a lock once
+// in that many calls. The number is fixed, so that a key's shard is seven bits
+// of its hash.
+const (
+	shardBits = 6
+	numShards = 1 << shardBits
+)
+
+// hashed is a shard whose entries are found by the hash of their key.
+type hashed[K comparable] struct {
+	shard[K]
+	table table    // guarded by mu
+	_     [64]byte // no two shards share a cache line
+}
+
+// New makes an empty list. It panics if an option makes no sense, naming it. An
+// empty list holds no goroutine and no timer; it needs no Close if its entries have
+// ended.
+func New[K comparable](opts Options) *WaitingList[K] {
+	opts.check()
+	l := &WaitingList[K]{seed: maphash.MakeSeed(), hashed: make([]hashed[K], numShards)}
+	shards := make([]*shard[K], numShards)
+	for i := range l.hashed {
+		h := &l.hashed[i]
+		h.find = h
+		shards[i] = &h.shard
+	}
+	l.init(&opts, shards)
+	return l
+}
+
+// locate returns the shard of a key and the hash under which its table has it. It
+// panics for a key whose dynamic type cannot be hashed, as a map would.
+func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
+	h := maphash.Comparable(l.seed, key)
+	return &l.hashed[h>>(64-shardBits)], uint32(h)
+}
+
+// Add parks a request under key until the quorum's members have acked, or something
+// else ends it, and then calls done exactly once. Add before you send: an error means
+// that nothing was parked, that done will not be called and that, if the caller
+// has sent nothing yet, the request has certainly not reached anybody.
+//
+// Every error matches ErrNotParked and its reason, of which the first that applies is
+// given: ErrNilCallback, ErrInvalidQuorum, ErrClosed, ErrSessionEnded (and the
+// session's cause), ErrTimeout (no time left), ErrDuplicateKey, ErrFull.
+//
+// Do not reuse a key while answers to its earlier use may be on their way: the list
+// knows neither attempts nor terms, so put the attempt into the key.
+//
+// Cost: one reading of the clock, one hash, one lock; nothing is allocated, except
+// as memory grows, for an entry in a session, and for a rule of more than 64 members.
+func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...AddOption) error {
+	_, err := l.add(key, quorum, done, l.terms(opts), nil)
+	return err
+}
+
+// Wait parks a request, calls send, and blocks until the request has ended or ctx
+// has. It returns the outcome and its Err.
+//
+// If nothing was parked, because ctx was over or for a reason of Add, the outcome's
+// End is 0, the error matches ErrNotParked, and send has not been called. Otherwise
+// send (nil: there is nothing to send) runs on this goroutine, with no lock held,
+// while the entry is parked; it may ack. A send that fails, panics or exits, and a
+// ctx that ends, end the entry as EndCanceled, with an error that matches send's, or
+// ctx's error and cause; if something else has ended the entry first, its outcome is
+// returned. Who ends the entry wakes the waiter before calling any callback, so
+// Wait does not outlive ctx because of somebody's callback.
+func (l *WaitingList[K]) Wait(ctx context.Context, key K, quorum Quorum, send func() error, opts ...AddOption) (Outcome[K], error) {
+	t := l.terms(opts)
+	return l.wait(ctx, key, send, func(wake Callback[K], tie *tie) (*shard[K], error) {
+		return l.add(key, quorum, wake, t, tie)
+	})
+}
+
+func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms, tie *tie) (*shard[K], error) {
+	if done == nil {
+		return nil, l.refuse(refusedNil)
+	}
+	if err := quorum.Err(); err != nil {
+		return nil, l.refuse(&refusal{err})
+	}
+	s, hash := l.locate(key)
+	now := l.now()
+	expires := deadline(now, with.timeout)
+	e := entry[K]{key: key, rule: quorum.rule, tie: tie, done: done, since: now, hash: hash}
+	if n := e.rule.words(); n > 1 {
+		e.tied().wide = make([]uint64, 2*n)
+	}
+
+	s.mu.Lock()
+	err := s.addLocked(e, expires, with)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, l.refuse(err)
+	}
+	l.arm(expires)
+	return &s.shard, nil
+}
+
+func (s *hashed[K]) addLocked(e entry[K], expires int64, with terms) error {
+	if err := s.admitLocked(with.session); err != nil {
+		return err
+	}
+	if with.session != nil {
+		defer with.session.mu.Unlock()
+	}
+	if with.timeout <= 0 {
+		return refusedTimeout
+	}
+	if _, ok := s.lookup(e.hash, e.key); ok {
+		return refusedDuplicate
+	}
+	slot, err := s.parkLocked(e, expires, with.session)
+	if err == nil {
+		s.table.put(e.hash, slot)
+	}
+	return err
+}
+
+// lookup finds the entry of a key. The caller holds the shard's lock.
+func (s *hashed[K]) lookup(hash uint32, key K) (slot uint32, ok bool) {
+	for slot := range s.table.candidates(hash) {
+		if s.entry(slot).key == key {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
+func (s *hashed[K]) forget(slot uint32, e *entry[K])    { s.table.remove(e.hash, slot) }
+func (s *hashed[K]) moved(from, to uint32, e *entry[K]) { s.table.move(e.hash, from, to) }
+
+func (s *hashed[K]) tally(e *entry[K], claimed bool) Tally {
+	t := Tally{rule: e.rule, acked: e.acked[0]}
+	switch {
+	case e.tie == nil:
+	case claimed:
+		t.answers = &e.tie.answers
+	default:
+		t.answers = e.tie.answers.clone()
+	}
+	return t
+}
+
+// Ack counts an acknowledgement of peer for the entry under key. If that satisfies
+// the entry's quorum, the entry ends as EndReached and its callback runs before Ack
+// returns, on this goroutine (or goes to Options.Executor). Acks read no clock: one
+// that comes after the deadline but before the sweep still counts.
+//
+// Unknown keys and peers that are not members are counted in Stats and change
+// nothing. Cost: one hash, one lock, nothing is allocated.
+func (l *WaitingList[K]) Ack(key K, peer PeerID) AckResult {
+	return l.answer(key, answer{peer: peer}, false)
+}
+
+// AckWith is Ack with the peer's response, which the outcome's tally will hold. A
+// nil response is none. The response is kept until the entry has ended and the last
+// Tally is gone; keeping it allocates.
+func (l *WaitingList[K]) AckWith(key K, peer PeerID, response any) AckResult {
+	return l.answer(key, answer{peer: peer, payload: response}, false)
+}
+
+// Nack counts a refusal of peer for the entry under key. Once the quorum can no
+// longer be reached by those that have not refused, the entry ends as EndUnreachable,
+// at once and never one answer too early: so do not nack what you will retry. A
+// later ack from the same peer counts, if the entry still lives. A nil reason becomes
+// ErrNoReason. Keeping the reason allocates.
+func (l *WaitingList[K]) Nack(key K, peer PeerID, reason error) AckResult {
+	return l.answer(key, answer{peer: peer, reason: orNoReason(reason)}, true)
+}
+
+func (l *WaitingList[K]) answer(key K, a answer, refuses bool) AckResult {
+	s, hash := l.locate(key)
+	s.mu.Lock()
+	slot, ok := s.lookup(hash, key)
+	if !ok {
+		s.late++
+		s.mu.Unlock()
+		return AckUnknown
+	}
+	result, end := s.applyLocked(slot, a, refuses)
+	if end == 0 {
+		s.mu.Unlock()
+		return result
+	}
+	c := s.decideLocked(slot, a.peer, end)
+	s.mu.Unlock()
+	l.finish(&c)
+	return AckDecided
+}
+
+// applyLocked enters an answer. If it decides the entry, end is how.
+func (s *hashed[K]) applyLocked(slot uint32, a answer, refuses bool) (result AckResult, end End) {
+	e := s.entry(slot)
+	i := e.rule.index(a.peer)
+	if i < 0 {
+		s.foreign++
+		return AckNotMember, 0
+	}
+	acked, refused := e.words()
+	if has(acked, i) || refuses && has(refused, i) {
+		s.duplicates++
+		return AckDuplicate, 0
+	}
+	if a.payload != nil || a.reason != nil {
+		t := e.tied()
+		t.log = append(t.log, a)
+		acked, refused = e.words()
+	}
+	if refuses {
+		if put(refused, i); !e.rule.possible(refused) {
+			return AckDecided, EndUnreachable
+		}
+		return AckCounted, 0
+	}
+	put(acked, i)
+	drop(refused, i)
+	if e.rule.reached(acked) {
+		return AckDecided, EndReached
+	}
+	return AckCounted, 0
+}
+
+// decideLocked claims an entry that a peer's answer has decided.
+func (s *hashed[K]) decideLocked(slot uint32, peer PeerID, end End) claim[K] {
+	c := s.claimLocked(slot, end, nil)
+	c.tally.decider, c.tally.decided = peer, true
+	if end == EndUnreachable {
+		c.err = &unreachableError{c.tally}
+	}
+	return c
+}
+
+// AckBatch is Ack for many keys, as one frame of a replication stream carries them.
+// It returns how many entries it has ended. It hashes every key before it applies the
+// first, claims all entries that it ends, and only then calls their callbacks. A
+// key that is repeated counts as a duplicate, also when its first occurrence has ended
+// the entry; an unknown one is late each time. Batches of up to 128 keys allocate
+// nothing. keys must not change during the call; it is not kept.
+func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
+	var space [128]uint64
+	hashes := space[:0]
+	if len(keys) > len(space) {
+		hashes = make([]uint64, 0, len(keys))
+	}
+	for _, key := range keys {
+		hashes = append(hashes, maphash.Comparable(l.seed, key))
+	}
+
+	// The keys whose entries this call has ended are chained by a few bits of
+	// their hash, through the places of their hashes, which are used up. So a
+	// repeated key is known without a second table.
+	const none = -1
+	var chains [64]int32
+	for i := range chains {
+		chains[i] = none
+	}
+	p := pass[K]{list: &l.core}
+	for i, key := range keys {
+		s, hash := &l.hashed[hashes[i]>>(64-shardBits)], uint32(hashes[i])
+		chain := &chains[hash%uint32(len(chains))]
+		repeated := false
+		for j := *chain; j != none && !repeated; j = int32(hashes[j]) {
+			repeated = keys[j] == key
+		}
+		s.mu.Lock()
+		if repeated {
+			s.duplicates++
+		} else if slot, ok := s.lookup(hash, key); !ok {
+			s.late++
+		} else if _, end := s.applyLocked(slot, answer{peer: peer}, false); end != 0 {
+			p.add(s.decideLocked(slot, peer, end))
+			hashes[i] = uint64(uint32(*chain))
+			*chain = int32(i)
+		}
+		s.mu.Unlock()
+	}
+	return p.finish()
+}
+
+// PeerDown nacks, in the name of peer, every entry parked now that names it and has
+// no answer from it, and returns how many that has ended. It is an event and not a
+// state: entries added later know nothing of it. A nil reason becomes ErrNoReason.
+// It first claims all and then calls. Cost: a look at everything parked.
+func (l *WaitingList[K]) PeerDown(peer PeerID, reason error) (ended int) {
+	a := answer{peer: peer, reason: orNoReason(reason)}
+	p := pass[K]{list: &l.core}
+	for i := range l.hashed {
+		s := &l.hashed[i]
+		s.mu.Lock()
+		for slot := s.live; slot > 0; slot-- { // from the end: what moves has been seen
+			if e := s.entry(slot - 1); !e.awaits(peer) {
+				continue
+			}
+			if _, end := s.applyLocked(slot-1, a, true); end != 0 {
+				p.add(s.decideLocked(slot-1, peer, end))
+			}
+		}
+		s.mu.Unlock()
+	}
+	return p.finish()
+}
+
+// awaits tells whether peer is a member and has not answered.
+func (e *entry[K]) awaits(peer PeerID) bool {
+	i := e.rule.index(peer)
+	if i < 0 {
+		return false
+	}
+	acked, refused := e.words()
+	return !has(acked, i) && !has(refused, i)
+}
+
+// Complete ends the entry under key as EndCompleted, whatever its quorum, and hands
+// value to its callback. It reports whether there was one.
+func (l *WaitingList[K]) Complete(key K, value any) bool {
+	return l.end(key, EndCompleted, value, nil)
+}
+
+// Fail ends the entry under key as EndFailed with err; nil becomes ErrNoReason. It
+// reports whether there was one.
+func (l *WaitingList[K]) Fail(key K, err error) bool {
+	return l.end(key, EndFailed, nil, orNoReason(err))
+}
+
+func (l *WaitingList[K]) end(key K, end End, value any, err error) bool {
+	s, hash := l.locate(key)
+	s.mu.Lock()
+	slot, ok := s.lookup(hash, key)
+	if !ok {
+		s.mu.Unlock()
+		return false
+	}
+	c := s.claimLocked(slot, end, err)
+	c.value = value
+	s.mu.Unlock()
+	l.finish(&c)
+	return true
+}
+
+// FailFunc ends every entry whose key matches, as EndFailed with err, and returns how
+// many; a nil err becomes ErrNoReason. It asks match once for each entry parked at
+// the call, over a copy of the keys and with no lock held; only then does it claim the
+// matching entries that are still parked, and then call. An entry that was added
+// meanwhile under the same key is not touched. If match panics nothing is ended.
+// Cost: a copy of every key.
+func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
+	type candidate struct {
+		key          K
+		hash, serial uint32
+	}
+	asked := make([][]candidate, len(l.hashed))
+	for i := range l.hashed {
+		s := &l.hashed[i]
+		s.mu.Lock()
+		for slot := range s.live {
+			e := s.entry(slot)
+			asked[i] = append(asked[i], candidate{e.key, e.hash, e.serial})
+		}
+		s.mu.Unlock()
+	}
+	for i, candidates := range asked {
+		matching := candidates[:0]
+		for _, c := range candidates {
+			if match(c.key) {
+				matching = append(matching, c)
+			}
+		}
+		asked[i] = matching
+	}
+	p := pass[K]{list: &l.core}
+	for i, candidates := range asked {
+		s := &l.hashed[i]
+		s.mu.Lock()
+		for _, c := range candidates {
+			for slot := range s.table.candidates(c.hash) {
+				if s.entry(slot).serial == c.serial {
+					p.add(s.claimLocked(slot, EndFailed, orNoReason(err)))
+					break
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+	return p.finish()
+}
+
+// Get returns a snapshot of the entry under key, if it is parked.
+func (l *WaitingList[K]) Get(key K) (Parked[K], bool) {
+	s, hash := l.locate(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot, ok := s.lookup(hash, key)
+	if !ok {
+		return Parked[K]{}, false
+	}
+	return s.snapshotLocked(slot), true
+}

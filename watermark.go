@@ -1,0 +1,441 @@
+package waitlist
+
+import (
+	"context"
+	"slices"
+)
+
+// Integer is what a log index or an offset may be.
+type Integer interface {
+	~int | ~int32 | ~int64 | ~uint | ~uint32 | ~uint64
+}
+
+// WatermarkList parks requests by log index, any number per index, until the high
+// watermark reaches them. Advance moves the mark, or Ack under a quorum, whose commit
+// index is the mark: Raft's commit and apply, Kafka's acks=all, reads on a follower.
+//
+// Requests complete in order of index, those of one index in order of registration,
+// also when several goroutines move the mark at once and when callbacks move it: all
+// completions go through one queue, which one mover at a time drains, calling one
+// callback after the other with no lock held. A mover that finds somebody draining
+// leaves its completions to them and returns at once. A callback that blocks
+// therefore holds up those after it; set Options.Executor if callbacks do that. Other
+// ends (a deadline, a session, FailAll, Truncate) have no order relative to completions.
+//
+// All methods may be called by any number of goroutines at once, and by callbacks.
+// Make one with NewWatermarkList; it must not be copied.
+type WatermarkList[I Integer] struct {
+	core[I]
+	ordered ordered[I]
+	shard   [1]*shard[I] // what core.shards lists
+}
+
+// ordered is the only shard of a WatermarkList: its entries are found in order of
+// their index. Guarded by mu.
+//
+// Indexes are kept as positions, which are unsigned and in the same order.
+type ordered[I Integer] struct {
+	shard[I]
+	order *agenda // by position of the index; made at the first Add
+
+	mark   uint64  // position of the watermark: it never falls
+	first  uint64  // acks commit only from this position on
+	voters *voters // nil before the first SetQuorum
+
+	// Completions in order. Who appends while nobody is draining drains.
+	queue    queue[I]
+	draining bool
+}
+
+// voters are the members of a list's rule and what they are known to hold.
+type voters struct {
+	rule  *rule
+	match []uint64 // by member: position up to which it holds everything
+	known []bool   // by member: whether it has acked, in this term
+}
+
+// member returns a peer's place among the voters, or -1.
+func (v *voters) member(peer PeerID) int {
+	if v == nil {
+		return -1
+	}
+	return v.rule.index(peer)
+}
+
+// position maps an index to an unsigned number, keeping the order.
+func position[I Integer](index I) uint64 { return uint64(index) ^ signBit[I]() }
+
+func index[I Integer](position uint64) I { return I(position ^ signBit[I]()) }
+
+func signBit[I Integer]() uint64 {
+	if ^I(0) < 0 {
+		return 1 << 63
+	}
+	return 0
+}
+
+// NewWatermarkList makes an empty list whose watermark is start: all up to start,
+// negative indexes included, is already reached. It panics if an option makes no
+// sense, naming it. An empty list takes a few hundred bytes and holds no goroutine
+// and no timer.
+func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
+	opts.check()
+	w := &WatermarkList[I]{}
+	s := &w.ordered
+	s.find = s
+	s.mark = position(start)
+	w.shard[0] = &s.shard
+	w.init(&opts, w.shard[:])
+	return w
+}
+
+// Add parks a request until the watermark reaches index, or something else ends it,
+// and then calls done exactly once. If the watermark is there already the request
+// completes at once: done is called before Add returns, and has no order relative
+// to other callbacks.
+//
+// Every error matches ErrNotParked and its reason, of which the first that applies is
+// given: ErrNilCallback, ErrClosed, ErrSessionEnded (and the session's cause),
+// ErrTimeout (no time left; not if the index is reached), ErrFull. Nothing was parked
+// then and done will not be called; but what the log has already been given an index
+// for may still be committed, so to its client the request is unknown, not failed.
+//
+// Cost: one reading of the clock and one lock; O(1) for an index no lower than those
+// parked, O(log n) for one out of order; nothing is allocated, except as memory
+// grows and for an entry in a session.
+func (w *WatermarkList[I]) Add(index I, done Callback[I], opts ...AddOption) error {
+	_, err := w.add(index, done, w.terms(opts), nil)
+	return err
+}
+
+// Wait blocks until the watermark has reached index, or the request has ended
+// otherwise, or ctx has. It returns the outcome and its Err. If nothing was parked,
+// because ctx was over or for a reason of Add, the outcome's End is 0 and the error
+// matches ErrNotParked. A ctx that ends ends the request as EndCanceled, with an error
+// that matches ctx's error and cause. Wait is woken before any callback is
+// called, whatever the queue holds.
+func (w *WatermarkList[I]) Wait(ctx context.Context, index I, opts ...AddOption) (Outcome[I], error) {
+	t := w.terms(opts)
+	return w.wait(ctx, index, nil, func(wake Callback[I], tie *tie) (*shard[I], error) {
+		return w.add(index, wake, t, tie)
+	})
+}
+
+func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, tie *tie) (*shard[I], error) {
+	if done == nil {
+		return nil, w.refuse(refusedNil)
+	}
+	s := &w.ordered
+	e := entry[I]{key: index, tie: tie, done: done, since: w.now()}
+	expires := deadline(e.since, with.timeout)
+
+	s.mu.Lock()
+	reached, err := s.addLocked(e, expires, with)
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, w.refuse(err)
+	case reached != nil:
+		w.finish(reached)
+	default:
+		w.arm(expires)
+	}
+	return &s.shard, nil
+}
+
+// addLocked parks an entry, or returns its claim if the mark has reached it.
+func (s *ordered[I]) addLocked(e entry[I], expires int64, with terms) (reached *claim[I], err error) {
+	if err := s.admitLocked(with.session); err != nil {
+		return nil, err
+	}
+	if with.session != nil {
+		defer with.session.mu.Unlock()
+	}
+	at := position(e.key)
+	if at <= s.mark {
+		return s.passLocked(&e), nil
+	}
+	if with.timeout <= 0 {
+		return nil, refusedTimeout
+	}
+	slot, err := s.parkLocked(e, expires, with.session)
+	if err == nil {
+		if s.order == nil {
+			s.order = new(agenda)
+		}
+		s.order.insert(slot, at, s.serial)
+	}
+	return nil, err
+}
+
+// passLocked gives the claim of an entry that completes without being parked.
+func (s *ordered[I]) passLocked(e *entry[I]) *claim[I] {
+	c := &claim[I]{
+		key: e.key, done: e.done, since: e.since, tally: s.tally(e, true), shard: &s.shard, end: EndReached,
+		wake: e.tie != nil,
+	}
+	s.countLocked(c)
+	return c
+}
+
+func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {
+	s.order.remove(slot)
+	s.order.trim(len(s.entries))
+}
+
+func (s *ordered[I]) moved(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
+
+// tally makes the tally of an entry: its members' matches against its index.
+func (s *ordered[I]) tally(e *entry[I], _ bool) Tally {
+	v := s.voters
+	if v == nil {
+		return Tally{}
+	}
+	t := Tally{rule: v.rule}
+	acked := make([]uint64, 1, 1)
+	if n := v.rule.words(); n > 1 {
+		t.answers = &answers{wide: make([]uint64, 2*n)}
+		acked = t.answers.wide
+	}
+	for i, at := range v.match {
+		if at >= position(e.key) && v.known[i] {
+			put(acked, i)
+		}
+	}
+	t.acked = acked[0]
+	return t
+}
+
+// Advance raises the watermark to an index, completes as EndReached what it has
+// reached, and returns how many requests this call completed. A lower index than
+// the watermark is a no-op. Callbacks run in order before Advance returns, unless
+// another goroutine, or a caller further up this stack, is already running them.
+// Cost: what it completes, whatever is parked.
+//
+// After leadership is lost call FailAll or Truncate before the next Advance, or
+// another leader's entries are reported as yours.
+func (w *WatermarkList[I]) Advance(to I) (completed int) {
+	p := pass[I]{list: &w.core}
+	s := &w.ordered
+	s.mu.Lock()
+	s.raiseLocked(position(to), &p, 0, false)
+	s.mu.Unlock()
+	return w.complete(&p)
+}
+
+// Ack says that peer holds everything up to index. If that raises the commit index of
+// the quorum, the watermark follows and what it reaches completes, as in Advance.
+//
+// The result is AckDecided if this ack moved the mark, even with nothing parked,
+// AckDuplicate if peer was known to hold the index, AckNotMember if it is not in the
+// quorum or there is none, and AckCounted otherwise, also for a first ack below the
+// mark. After BeginTerm, drop messages of older terms before you call Ack. Cost: one
+// lock and one evaluation of the quorum, and what it completes.
+func (w *WatermarkList[I]) Ack(index I, peer PeerID) AckResult {
+	p := pass[I]{list: &w.core}
+	s := &w.ordered
+	s.mu.Lock()
+	result := s.ackLocked(position(index), peer, &p)
+	s.mu.Unlock()
+	w.complete(&p)
+	return result
+}
+
+func (s *ordered[I]) ackLocked(at uint64, peer PeerID, p *pass[I]) AckResult {
+	v := s.voters
+	i := v.member(peer)
+	switch {
+	case i < 0:
+		s.foreign++
+		return AckNotMember
+	case v.known[i] && at <= v.match[i]:
+		s.duplicates++
+		return AckDuplicate
+	}
+	v.match[i], v.known[i] = at, true
+	if s.commitLocked(p, peer, true) {
+		return AckDecided
+	}
+	return AckCounted
+}
+
+// SetQuorum makes q the rule under which acks move the watermark, for what is parked
+// as for what comes. It re-evaluates at once, so that an in-sync set that shrinks
+// completes what it held up, and returns how many requests that completed. Peers that
+// stay keep their match, those that leave are forgotten; acks of strangers are not
+// stored, so ack a joining peer's known position right after. Before the first
+// SetQuorum, and under External, only Advance moves the mark.
+//
+// An invalid rule leaves the old one in force; the error matches ErrInvalidQuorum.
+func (w *WatermarkList[I]) SetQuorum(q Quorum) (completed int, err error) {
+	if err := q.Err(); err != nil {
+		return 0, err
+	}
+	p := pass[I]{list: &w.core}
+	s := &w.ordered
+	s.mu.Lock()
+	s.setRuleLocked(q.rule)
+	s.commitLocked(&p, 0, false)
+	s.mu.Unlock()
+	return w.complete(&p), nil
+}
+
+func (s *ordered[I]) setRuleLocked(r *rule) {
+	old := s.voters
+	v := &voters{r, make([]uint64, len(r.members)), make([]bool, len(r.members))}
+	for i, peer := range r.members {
+		if was := old.member(peer); was >= 0 {
+			v.match[i], v.known[i] = old.match[was], old.known[was]
+		}
+	}
+	s.voters = v
+}
+
+// BeginTerm begins the term of a new leader, whose first own index is first: all that
+// peers acked before is forgotten, and from now on acks move the watermark only to
+// first or beyond, since a leader commits by counting only what it has appended
+// itself (Raft, section 5.4.2). Advance is not restricted. The last call counts, also
+// with a lower first.
+//
+// The list does not know terms: drop messages of older terms before calling Ack. When
+// leadership is lost, call FailAll or Truncate before the next Advance, or another
+// leader's entries are reported as yours.
+func (w *WatermarkList[I]) BeginTerm(first I) {
+	s := &w.ordered
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.first = position(first)
+	if v := s.voters; v != nil {
+		clear(v.match)
+		clear(v.known)
+	}
+}
+
+// Truncate ends every request at from and above as EndTruncated, since another
+// leader's entries replace that suffix, forgets acks for it, and returns how many it
+// ended. The error in the outcomes matches ErrTruncated and the cause; a nil cause
+// becomes ErrNoReason. Their tallies are as they were before the cut.
+//
+// What the watermark has reached cannot be cut: if from is not above it, Truncate
+// changes nothing and returns ErrReached. It first claims all and then calls. Cost:
+// what it ends, and a look at what was added out of order.
+func (w *WatermarkList[I]) Truncate(from I, cause error) (ended int, err error) {
+	p := pass[I]{list: &w.core}
+	s := &w.ordered
+	s.mu.Lock()
+	reached := position(from) <= s.mark
+	if !reached {
+		s.truncateLocked(position(from), caused(ErrTruncated, cause), &p)
+	}
+	s.mu.Unlock()
+	if reached {
+		return 0, ErrReached
+	}
+	return p.finish(), nil
+}
+
+func (s *ordered[I]) truncateLocked(from uint64, err error, p *pass[I]) {
+	// A claim moves the last slot into the gap, so from the highest slot down none
+	// of those still to be claimed moves.
+	slots := s.order.from(from)
+	slices.Sort(slots)
+	for _, slot := range slices.Backward(slots) {
+		p.add(s.claimLocked(slot, EndTruncated, err))
+	}
+	if v := s.voters; v != nil {
+		for i, at := range v.match {
+			v.match[i] = min(at, from-1)
+		}
+	}
+}
+
+// Watermark returns the highest index that has been reached.
+func (w *WatermarkList[I]) Watermark() I {
+	s := &w.ordered
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return index[I](s.mark)
+}
+
+// Match returns the index up to which peer is known to hold everything, if it is a
+// member and has acked in this term.
+func (w *WatermarkList[I]) Match(peer PeerID) (I, bool) {
+	s := &w.ordered
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.voters.member(peer); i >= 0 && s.voters.known[i] {
+		return index[I](s.voters.match[i]), true
+	}
+	return 0, false
+}
+
+// raiseLocked moves the mark up to a position, claims what it has reached, for a pass
+// and with the queue as its place in line, and reports whether the mark has moved.
+// decider is the peer whose ack did it, if one did.
+func (s *ordered[I]) raiseLocked(to uint64, p *pass[I], decider PeerID, decided bool) bool {
+	if to <= s.mark {
+		return false
+	}
+	s.mark = to
+	for slot, at, ok := s.order.first(); ok && at <= to; slot, at, ok = s.order.first() {
+		c := s.claimLocked(slot, EndReached, nil)
+		c.tally.decider, c.tally.decided = decider, decided
+		p.addTo(&s.queue, c)
+	}
+	return true
+}
+
+// commitLocked raises the mark to the commit index of the rule over what its members
+// are known to hold.
+func (s *ordered[I]) commitLocked(p *pass[I], decider PeerID, decided bool) bool {
+	to := s.voters.rule.committed(s.voters.match)
+	return to >= s.first && s.raiseLocked(to, p, decider, decided)
+}
+
+// complete finishes a call that may have raised the mark.
+func (w *WatermarkList[I]) complete(p *pass[I]) (completed int) {
+	p.wake()
+	if p.claimed > 0 {
+		w.ordered.drain()
+	}
+	return p.claimed
+}
+
+// drain calls what is in the queue until it is empty, unless somebody is at it
+// already: then that one will find what is there now, since it stops only under the
+// lock and with the queue empty.
+func (s *ordered[I]) drain() {
+	s.mu.Lock()
+	idle := !s.draining
+	s.draining = true
+	s.mu.Unlock()
+	if idle {
+		var panicking bool
+		s.drainQueue(&panicking)
+	}
+}
+
+// drainQueue calls what is in the queue until it is empty. As in a pass, a panic or
+// an exit goes on only then.
+func (s *ordered[I]) drainQueue(panicking *bool) {
+	completed := false
+	defer func() {
+		if !completed {
+			s.drainQueue(panicking)
+		}
+	}()
+	p := pass[I]{list: s.list}
+	for s.take(&p.calls) {
+		p.run(panicking)
+	}
+	completed = true
+}
+
+// take moves the queue's contents to q. If there are none, draining is over.
+func (s *ordered[I]) take(q *queue[I]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*q, s.queue = s.queue, queue[I]{}
+	s.draining = q.head != nil
+	return s.draining
+}
