@@ -22,7 +22,7 @@ type Stats struct {
 	Refused        uint64 // Adds and Waits that parked nothing
 	DuplicateAcks  uint64 // answers of peers that had answered
 	ForeignAcks    uint64 // answers of peers that are not members
-	LateAcks       uint64 // answers under unknown keys
+	LateAcks       uint64 // answers under unknown keys: the third of a majority of three is always one
 	CallbackPanics uint64 // panics of callbacks, recovered or not
 }
 

@@ -100,6 +100,9 @@ func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 // then and done will not be called; but what the log has already been given an index
 // for may still be committed, so to its client the request is unknown, not failed.
 //
+// A log that gives out the index, parks and appends under a lock of its own may do so,
+// as long as the index is a fresh one: above the mark, done is never called inside Add.
+//
 // Cost: one reading of the clock and one lock; O(1) for an index no lower than those
 // parked, O(log n) for one out of order; nothing is allocated, except as memory
 // grows and for an entry in a session.
@@ -182,6 +185,8 @@ func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {
 	s.order.remove(slot)
 	s.order.trim(len(s.entries))
 }
+
+func (s *ordered[I]) forgetAll() { s.order = nil }
 
 func (s *ordered[I]) moved(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
 
@@ -340,7 +345,7 @@ func (s *ordered[I]) truncateLocked(from uint64, err error, p *pass[I]) {
 	slots := s.order.from(from)
 	slices.Sort(slots)
 	for _, slot := range slices.Backward(slots) {
-		p.add(s.claimLocked(slot, EndTruncated, err))
+		p.claimLocked(&s.shard, slot, EndTruncated, err)
 	}
 	if v := s.voters; v != nil {
 		for i, at := range v.match {
@@ -378,9 +383,8 @@ func (s *ordered[I]) raiseLocked(to uint64, p *pass[I], decider PeerID, decided 
 	}
 	s.mark = to
 	for slot, at, ok := s.order.first(); ok && at <= to; slot, at, ok = s.order.first() {
-		c := s.claimLocked(slot, EndReached, nil)
+		c := p.claimInto(&s.queue, &s.shard, slot, EndReached, nil)
 		c.tally.decider, c.tally.decided = decider, decided
-		p.addTo(&s.queue, c)
 	}
 	return true
 }
@@ -420,9 +424,13 @@ func (s *ordered[I]) drain() {
 func (s *ordered[I]) drainQueue(panicking *bool) {
 	completed := false
 	defer func() {
-		if !completed {
-			s.drainQueue(panicking)
+		if completed {
+			return
 		}
+		if value := recover(); value != nil {
+			defer panic(value) // or a callback that exits would swallow it
+		}
+		s.drainQueue(panicking)
 	}()
 	p := pass[I]{list: s.list}
 	for s.take(&p.calls) {
