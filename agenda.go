@@ -1,8 +1,9 @@
 package waitlist
 
-// chunk is how many slots are allocated and given back together. Sixteen keep an
-// idle list small and fill the allocator's size classes without waste.
-const chunk = 16
+// chunk is how many slots are allocated and given back together. Eight keep an idle
+// list small and fill the allocator's size classes without waste: what holds pointers
+// and is larger than 512 bytes gets a header, and with it the next larger class.
+const chunk = 8
 
 // agenda keeps the occupied slots of a shard in the order of a 64-bit position:
 // deadlines for both lists, and log indexes for a WatermarkList. It is plain
@@ -20,10 +21,9 @@ const chunk = 16
 // one sweep in which nothing is due. Here the earliest is exact, a sweep touches
 // nothing that is not due, and the same structure keeps the order of a log.
 type agenda struct {
-	places []*[chunk]place // by slot
-
-	head, tail uint32   // first and last of the list, as slot+1; 0: empty
-	heap       []uint32 // the stragglers' slots
+	head, tail uint32          // first and last of the list, as slot+1; 0: empty
+	places     []*[chunk]place // by slot
+	heap       []uint32        // the stragglers' slots
 }
 
 type place struct {
@@ -57,12 +57,15 @@ func (a *agenda) insert(slot uint32, at uint64, seq uint32) {
 		a.places = append(a.places, new([chunk]place)) // slots are taken without gaps
 	}
 	n := a.place(slot)
-	*n = place{at: at, seq: seq}
-	if a.tail != 0 && a.place(a.tail-1).at > at {
+	n.at, n.next, n.seq, n.heaped = at, 0, seq, 0
+	if a.tail == 0 {
+		n.prev, a.head, a.tail = 0, slot+1, slot+1
+		return
+	}
+	if last := a.tail - 1; a.place(last).at > at {
 		// Out of order. If only the last in the list stands in the way, that one
 		// is the straggler (one hour's timeout among seconds, say), or all that
 		// come after it would have to go into the heap.
-		last := a.tail - 1
 		if second := a.place(last).prev; second != 0 && a.place(second-1).at > at {
 			a.push(slot)
 			return
@@ -70,8 +73,7 @@ func (a *agenda) insert(slot uint32, at uint64, seq uint32) {
 		a.unlink(last)
 		a.push(last)
 	}
-	n.prev = a.tail
-	if a.tail == 0 {
+	if n.prev = a.tail; a.tail == 0 {
 		a.head = slot + 1
 	} else {
 		a.place(a.tail - 1).next = slot + 1
@@ -143,6 +145,12 @@ func (a *agenda) first() (slot uint32, at uint64, ok bool) {
 		slot = a.heap[0]
 	}
 	return slot, a.place(slot).at, true
+}
+
+// allBy reports whether everything lies at or before a position. It may say no when
+// there are stragglers.
+func (a *agenda) allBy(at uint64) bool {
+	return len(a.heap) == 0 && a.tail != 0 && a.place(a.tail-1).at <= at
 }
 
 // from returns the slots at or beyond a position. It costs what it returns, and a look

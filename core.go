@@ -197,9 +197,7 @@ func (l *core[K]) endAll(end End, err error) int {
 	p := pass[K]{list: l}
 	for _, s := range l.shards {
 		s.mu.Lock()
-		for s.live > 0 {
-			p.add(s.claimLocked(s.live-1, end, err)) // from the end: nothing moves
-		}
+		s.claimAllLocked(&p, end, err)
 		s.mu.Unlock()
 	}
 	return p.finish()

@@ -129,27 +129,21 @@ func (e *entry[K]) tied() *tie {
 const gone = ^uint32(0)
 
 // claim is an entry that somebody took out of its shard: the claimer owns it and
-// must call it exactly once.
+// must call it exactly once. The outcome is made at once, under the lock, since the
+// copy that the callback gets is then cheap: a processor that copies what it has only
+// just written, in pieces of another size, waits for its own stores.
 type claim[K comparable] struct {
-	key   K
+	out   Outcome[K]
 	done  Callback[K]
-	err   error
-	value any
-	since int64
-	tally Tally
 	shard *shard[K]
-	end   End
 	wake  bool // see tie
 	last  bool // it was the last one in a shard that takes no more
 }
 
-func (c *claim[K]) outcome(epoch time.Time) Outcome[K] {
-	return Outcome[K]{
-		Key:   c.key,
-		End:   c.end,
-		Err:   c.err,
-		Value: c.value,
-		Since: epoch.Add(time.Duration(c.since)),
-		Tally: c.tally,
+// decidedBy notes whose answer ended the entry.
+func (c *claim[K]) decidedBy(peer PeerID) {
+	c.out.Tally.decider, c.out.Tally.decided = peer, true
+	if c.out.End == EndUnreachable {
+		c.out.Err = &unreachableError{c.out.Tally}
 	}
 }

@@ -107,7 +107,11 @@ func caused(kind, cause error) error { return &causedError{kind, orNoReason(caus
 type unreachableError struct{ tally Tally }
 
 func (e *unreachableError) Error() string {
-	return fmt.Sprintf("waitlist: %v: %v", ErrUnreachable, errors.Join(e.Unwrap()...))
+	text := "waitlist: " + ErrUnreachable.Error()
+	for peer, reason := range e.tally.Refused() {
+		text += fmt.Sprintf("; peer %d: %v", peer, reason)
+	}
+	return text
 }
 func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
 func (e *unreachableError) Unwrap() []error      { return collectReasons(e.tally.Refused()) }

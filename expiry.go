@@ -79,7 +79,7 @@ func (l *core[K]) armEarlier(deadline int64) {
 		// arming; then the timer would be late by that much, on a clock that may
 		// not move again. One that always moves is not late for it: hence the
 		// limit.
-		if l.clock == nil || l.now() == now {
+		if l.clock == nil || wait <= 0 || l.now() == now {
 			return
 		}
 	}
@@ -121,9 +121,12 @@ func (l *core[K]) sweep(fired int32) int {
 	due := min(uint64(now), never-1)
 	for _, s := range l.shards {
 		s.mu.Lock()
+		if s.due.allBy(due) {
+			s.claimAllLocked(&p, EndTimedOut, ErrTimeout)
+		}
 		slot, at, ok := s.due.first()
 		for ; ok && at <= due; slot, at, ok = s.due.first() {
-			p.add(s.claimLocked(slot, EndTimedOut, ErrTimeout))
+			p.claimLocked(s, slot, EndTimedOut, ErrTimeout)
 		}
 		if ok {
 			next = min(next, at)

@@ -13,7 +13,7 @@ func (l *core[K]) finish(c *claim[K]) {
 		l.shardDrained()
 	}
 	if c.wake {
-		c.done(c.outcome(l.epoch))
+		c.done(c.out) // sends to a channel that has room
 		return
 	}
 	l.call(c, nil)
@@ -30,20 +30,28 @@ type pass[K comparable] struct {
 	drained int // shards whose last entry was claimed after they were closed
 }
 
-// add takes over a claim. The claim's shard may be locked.
-func (p *pass[K]) add(c claim[K]) { p.addTo(&p.calls, c) }
+// claimLocked claims an entry for the pass. The shard is locked.
+func (p *pass[K]) claimLocked(s *shard[K], slot uint32, end End, err error) *claim[K] {
+	return p.claimInto(&p.calls, s, slot, end, err)
+}
 
-// addTo is add for a callback that has its place in another queue.
-func (p *pass[K]) addTo(calls *queue[K], c claim[K]) {
-	p.claimed++
+// claimInto is claimLocked for a callback that has its place in another queue.
+func (p *pass[K]) claimInto(calls *queue[K], s *shard[K], slot uint32, end End, err error) *claim[K] {
+	c := p.next(calls, s.entry(slot))
+	s.claimLocked(c, slot, end, err)
 	if c.last {
 		p.drained++
 	}
-	if c.wake {
-		p.wakes.push(c, p.list)
-	} else {
-		calls.push(c, p.list)
+	return c
+}
+
+// next returns where the claim of an entry goes.
+func (p *pass[K]) next(calls *queue[K], e *entry[K]) *claim[K] {
+	p.claimed++
+	if e.tie != nil && e.tie.wake {
+		calls = &p.wakes
 	}
+	return calls.push(p.list)
 }
 
 // finish wakes the waiters, who must not wait for anybody's callback, calls the
@@ -60,7 +68,7 @@ func (p *pass[K]) wake() {
 		p.list.shardDrained()
 	}
 	for c, ok := p.wakes.pop(p.list); ok; c, ok = p.wakes.pop(p.list) {
-		c.done(c.outcome(p.list.epoch)) // sends to a channel that has room
+		c.done(c.out) // sends to a channel that has room
 	}
 }
 
@@ -94,10 +102,21 @@ func (l *core[K]) call(c *claim[K], panicking *bool) {
 		l.handOver(*c, panicking)
 		return
 	}
+	l.invoke(c, panicking)
+}
+
+// invoke runs one callback here, settles the books and deals with a panic.
+func (l *core[K]) invoke(c *claim[K], panicking *bool) {
 	returned := false
-	defer l.returned(c, &returned, panicking)
-	c.done(c.outcome(l.epoch))
+	defer func() {
+		if !returned {
+			defer l.settle(c.shard)
+			l.report(c.out.Key, recover(), panicking)
+		}
+	}()
+	c.done(c.out)
 	returned = true
+	l.settle(c.shard)
 }
 
 // handOver gives one callback to the executor. Whatever the executor does, the
@@ -106,13 +125,12 @@ func (l *core[K]) handOver(c claim[K], panicking *bool) {
 	var once atomic.Bool
 	run := func(panicking *bool) {
 		if once.CompareAndSwap(false, true) {
-			returned := false
-			defer l.returned(&c, &returned, panicking)
-			c.done(c.outcome(l.epoch))
-			returned = true
+			mine := c
+			c = claim[K]{} // an executor may hold on to run
+			l.invoke(&mine, panicking)
 		}
 	}
-	accepted := false
+	key, accepted := c.out.Key, false
 	defer func() {
 		if accepted {
 			return
@@ -123,21 +141,10 @@ func (l *core[K]) handOver(c claim[K], panicking *bool) {
 			goOn(value, panicking) // the callback's, through the executor: it has been counted
 			return
 		}
-		l.report(c.key, value, panicking)
+		l.report(key, value, panicking)
 	}()
 	l.executor(func() { run(nil) })
 	accepted = true
-}
-
-// returned is deferred around a callback: it settles the books and deals with a
-// panic. It must be the deferred function itself, since it recovers.
-func (l *core[K]) returned(c *claim[K], normally, panicking *bool) {
-	if *normally {
-		l.settle(c.shard)
-		return
-	}
-	defer l.settle(c.shard)
-	l.report(c.key, recover(), panicking)
 }
 
 // report deals with what a deferred function has recovered: nil if the goroutine
@@ -168,7 +175,8 @@ func goOn(value any, panicking *bool) {
 
 // settle says that a callback claimed in s is back.
 func (l *core[K]) settle(s *shard[K]) {
-	if s.running.Add(-1) == 0 && s.closed.Load() {
+	s.returned.Add(1)
+	if s.closed.Load() {
 		l.checkDone()
 	}
 }
@@ -197,7 +205,8 @@ func pool[K comparable]() *sync.Pool {
 	return p.(*sync.Pool)
 }
 
-func (q *queue[K]) push(c claim[K], l *core[K]) {
+// push returns the place of one more claim, to be filled before the next pop.
+func (q *queue[K]) push(l *core[K]) *claim[K] {
 	b := q.tail
 	if b == nil || b.end == len(b.claims) {
 		b, _ = l.blocks.Get().(*block[K])
@@ -211,8 +220,8 @@ func (q *queue[K]) push(c claim[K], l *core[K]) {
 		}
 		q.tail = b
 	}
-	b.claims[b.end] = c
 	b.end++
+	return &b.claims[b.end-1]
 }
 
 // pop takes the first claim out and leaves nothing of it behind.
@@ -221,7 +230,7 @@ func (q *queue[K]) pop(l *core[K]) (c claim[K], ok bool) {
 	if b == nil {
 		return c, false
 	}
-	c, b.claims[b.start] = b.claims[b.start], c
+	c, b.claims[b.start] = b.claims[b.start], claim[K]{}
 	if b.start++; b.start == b.end {
 		if q.head = b.next; q.head == nil {
 			q.tail = nil

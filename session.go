@@ -81,6 +81,13 @@ func (s *Session) Len() int {
 	return s.held
 }
 
+// unlock ends what admitLocked began; a nil session is none.
+func (s *Session) unlock() {
+	if s != nil {
+		s.mu.Unlock()
+	}
+}
+
 // joinLocked puts an entry into the session. The caller holds the session's lock
 // and that of the entry's shard.
 func (s *Session) joinLocked(t *tie, h holder) {
@@ -142,7 +149,7 @@ func (s *shard[K]) claimTied(t *tie, err error, passes []sessionPass) []sessionP
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.slot != gone {
-		mine.add(s.claimLocked(t.slot, EndSession, err))
+		mine.claimLocked(s, t.slot, EndSession, err)
 	}
 	return passes
 }

@@ -14,29 +14,34 @@ import (
 // while it ends entries. Slots instead of pointers keep the entries in few
 // allocations.
 type shard[K comparable] struct {
-	mu      sync.Mutex
-	live    uint32 // entries parked here
-	serial  uint32 // registrations so far, modulo 2^32
+	// What every request writes comes first and fills one cache line: two cores
+	// that take turns at a shard pass on that line and those of the table, the
+	// entry and its place in the agenda, and share what follows.
+	mu       sync.Mutex
+	added    uint64        // registrations so far
+	returned atomic.Uint64 // callbacks that are back; the only count kept without mu
+	live     uint32        // entries parked
+	closed   atomic.Bool   // no more registrations; written under mu
+
+	late       uint64 // the answers that counted for nothing, as in Stats
+	duplicates uint64
+	foreign    uint64
+
+	due     agenda // deadlines
 	entries []*[chunk]entry[K]
 	find    finder[K] // written once
 	list    *core[K]  // written once
-	due     agenda    // deadlines
 
-	// running counts entries claimed here whose callback is not yet back.
-	// Incremented under mu, so that it never misses a claim; decremented
-	// without, so that the return of a callback takes no lock.
-	running atomic.Int32
-	closed  atomic.Bool // no more registrations; written under mu
-
-	counters
+	// ended counts by End, from EndCompleted on. What has been added, is not
+	// parked and is not counted here was reached. woken counts the claims among
+	// them that had a Wait to wake instead of a callback to call.
+	ended [numEnds - EndCompleted]uint64
+	woken uint64
 }
 
-// counters are a shard's part of Stats; guarded by the shard's mutex.
-type counters struct {
-	ended      [numEnds - 1]uint64 // by End, from EndReached on
-	duplicates uint64
-	foreign    uint64
-	late       uint64
+// runningLocked returns how many entries claimed here have a callback that is not back.
+func (s *shard[K]) runningLocked() int {
+	return int(s.added - uint64(s.live) - s.woken - s.returned.Load())
 }
 
 // finder is how a list finds its entries, and all in which the shards of the two
@@ -44,11 +49,12 @@ type counters struct {
 type finder[K comparable] interface {
 	// forget is told that an entry leaves. It is still in its slot.
 	forget(slot uint32, e *entry[K])
+	// forgetAll is told that every entry leaves.
+	forgetAll()
 	// moved is told that an entry has gone from one slot to another.
 	moved(from, to uint32, e *entry[K])
-	// tally returns who has answered e. What may still change is copied, unless
-	// the entry is being claimed.
-	tally(e *entry[K], claimed bool) Tally
+	// tally returns who has answered an entry that has no rule of its own.
+	tally(e *entry[K]) Tally
 }
 
 func (s *shard[K]) entry(slot uint32) *entry[K] { return &s.entries[slot/chunk][slot%chunk] }
@@ -70,29 +76,29 @@ func (s *shard[K]) admitLocked(session *Session) error {
 	return nil
 }
 
-// parkLocked parks an entry, given without its serial number, in the slot that it
-// returns. What admitLocked left locked is still locked. A tie is made for an entry
-// that needs one and has none.
-func (s *shard[K]) parkLocked(e entry[K], deadline int64, session *Session) (slot uint32, err error) {
+// parkLocked takes a slot for a new entry, which is the caller's to fill in: all but
+// its tie, which is made here if it needs one and has none, since and serial. What
+// admitLocked left locked is still locked.
+func (s *shard[K]) parkLocked(now, deadline int64, t *tie, session *Session) (slot uint32, e *entry[K], err error) {
 	if s.list.capacity > 0 && !s.list.reserve() {
-		return 0, refusedFull
+		return 0, nil, refusedFull
 	}
 	slot = s.live
 	s.live++
-	s.serial++
-	e.serial = s.serial
+	s.added++
 	if slot/chunk == uint32(len(s.entries)) {
 		s.entries = append(s.entries, new([chunk]entry[K]))
 	}
+	e = s.entry(slot)
+	e.tie, e.since, e.serial = t, now, uint32(s.added)
 	if session != nil {
 		session.joinLocked(e.tied(), s)
 	}
 	if e.tie != nil {
 		e.tie.slot = slot
 	}
-	*s.entry(slot) = e
 	s.due.insert(slot, uint64(deadline), e.serial)
-	return slot, nil
+	return slot, e, nil
 }
 
 // reserve takes a place under the capacity. An increment that is taken back when it
@@ -110,23 +116,13 @@ func (l *core[K]) reserve() bool {
 	}
 }
 
-// claimLocked takes an entry out of the list: out of the finder, the deadlines, its
-// session and its slot, so that nobody else can end it. It is the only way out.
-// The caller owns the claim and must finish it after it has unlocked the shard.
-func (s *shard[K]) claimLocked(slot uint32, end End, err error) claim[K] {
+// claimLocked takes an entry out of the list: out of its session, the deadlines, the
+// finder and its slot, so that nobody else can end it. With claimAllLocked it is the
+// only way out. The caller owns the claim and must finish it after it has unlocked
+// the shard.
+func (s *shard[K]) claimLocked(c *claim[K], slot uint32, end End, err error) {
 	e := s.entry(slot)
-	c := claim[K]{
-		key: e.key, done: e.done, err: err, since: e.since,
-		tally: s.find.tally(e, true), shard: s, end: end,
-	}
-	if t := e.tie; t != nil {
-		c.wake = t.wake
-		t.slot = gone
-		if t.session != nil {
-			t.session.leave(t)
-			t.session = nil
-		}
-	}
+	s.takeLocked(c, e, end, err)
 	s.due.remove(slot)
 	s.find.forget(slot, e)
 	s.live--
@@ -145,19 +141,61 @@ func (s *shard[K]) claimLocked(slot uint32, end End, err error) claim[K] {
 		s.entries = dropLast(s.entries)
 		s.due.trim(len(s.entries))
 	}
-	s.countLocked(&c)
+	c.last = s.live == 0 && s.closed.Load()
+}
+
+// claimAllLocked claims every entry for a pass. Many at once are not taken out one by
+// one: the shard starts afresh.
+func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
+	if s.live <= chunk { // keep the memory that a busy list needs again
+		for s.live > 0 {
+			p.claimLocked(s, s.live-1, end, err) // from the end: nothing moves
+		}
+		return
+	}
+	for slot := range s.live {
+		e := s.entry(slot)
+		s.takeLocked(p.next(&p.calls, e), e, end, err)
+	}
+	s.live, s.entries, s.due = 0, nil, agenda{}
+	s.find.forgetAll()
+	if s.closed.Load() {
+		p.drained++
+	}
+}
+
+// takeLocked makes the claim, given empty, of an entry that leaves.
+func (s *shard[K]) takeLocked(c *claim[K], e *entry[K], end End, err error) {
+	out := &c.out
+	out.Key, out.End, out.Err, out.Since = e.key, end, err, s.list.at(e.since)
+	if out.Tally.rule, out.Tally.acked = e.rule, e.acked[0]; e.rule == nil {
+		out.Tally = s.find.tally(e)
+	}
+	c.done, c.shard = e.done, s
+	if t := e.tie; t != nil {
+		if e.rule != nil {
+			out.Tally.answers = &t.answers
+		}
+		if t.session != nil {
+			t.session.leave(t)
+			t.session = nil
+		}
+		c.wake = t.wake
+		t.slot = gone
+	}
+	s.countLocked(end, c.wake)
 	if s.list.capacity > 0 {
 		s.list.parked.Add(-1)
 	}
-	c.last = s.live == 0 && s.closed.Load()
-	return c
 }
 
 // countLocked enters a claim in the books.
-func (s *shard[K]) countLocked(c *claim[K]) {
-	s.ended[c.end-1]++
-	if !c.wake {
-		s.running.Add(1)
+func (s *shard[K]) countLocked(end End, wake bool) {
+	if end != EndReached {
+		s.ended[end-EndCompleted]++
+	}
+	if wake {
+		s.woken++
 	}
 }
 
@@ -168,6 +206,18 @@ func (s *shard[K]) snapshotLocked(slot uint32) Parked[K] {
 		Key:      e.key,
 		Since:    s.list.at(e.since),
 		Deadline: s.list.at(int64(s.due.place(slot).at)),
-		Tally:    s.find.tally(e, false),
+		Tally:    s.tallyLocked(e),
 	}
+}
+
+// tallyLocked returns who has answered a parked entry. What may still change is copied.
+func (s *shard[K]) tallyLocked(e *entry[K]) Tally {
+	if e.rule == nil {
+		return s.find.tally(e)
+	}
+	t := Tally{rule: e.rule, acked: e.acked[0]}
+	if e.tie != nil {
+		t.answers = e.tie.answers.clone()
+	}
+	return t
 }

@@ -111,7 +111,10 @@ func (l *core[K]) checkDone() {
 		return
 	}
 	for _, s := range l.shards {
-		if s.running.Load() > 0 {
+		s.mu.Lock()
+		running := s.runningLocked()
+		s.mu.Unlock()
+		if running > 0 {
 			return
 		}
 	}

@@ -31,27 +31,28 @@ func (l *core[K]) Stats() Stats {
 	st := Stats{Refused: l.refused.Load(), CallbackPanics: l.panics.Load()}
 	for _, s := range l.shards {
 		s.mu.Lock()
-		live, running, c := uint64(s.live), s.running.Load(), s.counters
+		added, live, running, ended := s.added, uint64(s.live), s.runningLocked(), s.ended
+		late, duplicates, foreign := s.late, s.duplicates, s.foreign
 		s.mu.Unlock()
 
 		st.Parked += int(live)
-		st.Running += int(running)
-		st.Added += live
-		for _, n := range c.ended {
-			st.Added += n
+		st.Running += running
+		st.Added += added
+		st.Reached += added - live
+		for _, n := range ended {
+			st.Reached -= n
 		}
-		st.Reached += c.ended[EndReached-1]
-		st.Completed += c.ended[EndCompleted-1]
-		st.TimedOut += c.ended[EndTimedOut-1]
-		st.Unreachable += c.ended[EndUnreachable-1]
-		st.Failed += c.ended[EndFailed-1]
-		st.Truncated += c.ended[EndTruncated-1]
-		st.SessionEnded += c.ended[EndSession-1]
-		st.Canceled += c.ended[EndCanceled-1]
-		st.Closed += c.ended[EndClosed-1]
-		st.DuplicateAcks += c.duplicates
-		st.ForeignAcks += c.foreign
-		st.LateAcks += c.late
+		st.Completed += ended[EndCompleted-EndCompleted]
+		st.TimedOut += ended[EndTimedOut-EndCompleted]
+		st.Unreachable += ended[EndUnreachable-EndCompleted]
+		st.Failed += ended[EndFailed-EndCompleted]
+		st.Truncated += ended[EndTruncated-EndCompleted]
+		st.SessionEnded += ended[EndSession-EndCompleted]
+		st.Canceled += ended[EndCanceled-EndCompleted]
+		st.Closed += ended[EndClosed-EndCompleted]
+		st.LateAcks += late
+		st.DuplicateAcks += duplicates
+		st.ForeignAcks += foreign
 	}
 	return st
 }

@@ -9,20 +9,22 @@ package waitlist
 //
 // Go's own map was refused: it would hash once more per call, hold the key twice,
 // and never give memory back.
+//
+// The table does not count its pairs: its owner knows the number, and so the table
+// itself is written only when it grows or shrinks.
 type table struct {
 	pairs []uint64 // hash<<32 | slot+1; 0 is free. Length: zero or a power of two
-	used  int
 }
 
 const minTable = 16 // two cache lines
 
-// put adds a pair. Invariant: at most three quarters of the pairs are in use, so
-// that a probe for an absent key ends after a few steps.
-func (t *table) put(hash, slot uint32) {
-	if 4*(t.used+1) > 3*len(t.pairs) {
+// put adds a pair; used is how many there are with it. Invariant: at most three
+// quarters of the pairs are in use, so that a probe for an absent key ends after a
+// few steps.
+func (t *table) put(hash, slot, used uint32) {
+	if 4*int(used) > 3*len(t.pairs) {
 		t.resize(max(minTable, 2*len(t.pairs)))
 	}
-	t.used++
 	t.place(uint64(hash)<<32 | uint64(slot+1))
 }
 
@@ -36,18 +38,16 @@ func (t *table) place(pair uint64) {
 	t.pairs[i] = pair
 }
 
-// candidates yields the slots of the pairs with this hash. The table may change in
-// the loop's body only if the loop is then left.
-func (t *table) candidates(hash uint32) func(yield func(uint32) bool) {
-	return func(yield func(uint32) bool) {
-		if len(t.pairs) == 0 {
-			return
+// probe searches from a position on, the first time from the hash, for a pair with this hash, and returns its slot,
+// or gone if there is none, and its position. The table must not be empty.
+func (t *table) probe(hash uint32, i uint64) (slot uint32, at uint64) {
+	for mask := uint64(len(t.pairs) - 1); ; i++ {
+		pair := t.pairs[i&mask]
+		if pair == 0 {
+			return gone, 0
 		}
-		mask := uint64(len(t.pairs) - 1)
-		for i := uint64(hash) & mask; t.pairs[i] != 0; i = (i + 1) & mask {
-			if pair := t.pairs[i]; uint32(pair>>32) == hash && !yield(uint32(pair)-1) {
-				return
-			}
+		if uint32(pair>>32) == hash {
+			return uint32(pair) - 1, i
 		}
 	}
 }
@@ -67,8 +67,8 @@ func (t *table) move(hash, from, to uint32) {
 	t.pairs[t.position(hash, from)] = uint64(hash)<<32 | uint64(to+1)
 }
 
-// remove takes a pair out, which must be there.
-func (t *table) remove(hash, slot uint32) {
+// remove takes a pair out, which must be there; used is how many there are without it.
+func (t *table) remove(hash, slot, used uint32) {
 	mask := uint64(len(t.pairs) - 1)
 	gap := t.position(hash, slot)
 	for i := (gap + 1) & mask; t.pairs[i] != 0; i = (i + 1) & mask {
@@ -79,8 +79,7 @@ func (t *table) remove(hash, slot uint32) {
 		}
 	}
 	t.pairs[gap] = 0
-	t.used--
-	if len(t.pairs) > minTable && 8*t.used < len(t.pairs) {
+	if len(t.pairs) > minTable && 8*int(used) < len(t.pairs) {
 		t.resize(len(t.pairs) / 2)
 	}
 }

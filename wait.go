@@ -59,7 +59,7 @@ func (w *waiter[K]) send(send func() error) error {
 // cancel ends the entry, unless another was first, whose outcome it then returns.
 func (w *waiter[K]) cancel(err error) Outcome[K] {
 	if c, ok := w.claim(err); ok {
-		return c.outcome(w.list.epoch)
+		return c.out
 	}
 	return <-w.woken
 }
@@ -68,7 +68,7 @@ func (w *waiter[K]) claim(err error) (c claim[K], ok bool) {
 	s := w.shard
 	s.mu.Lock()
 	if ok = w.tie.slot != gone; ok {
-		c = s.claimLocked(w.tie.slot, EndCanceled, err)
+		s.claimLocked(&c, w.tie.slot, EndCanceled, err)
 	}
 	s.mu.Unlock()
 	if c.last {

@@ -1,9 +1,6 @@
 package waitlist
 
-import (
-	"context"
-	"hash/maphash"
-)
+import "context"
 
 // WaitingList parks requests by key until peers, an application, a deadline or an
 // owner ends them. Each entry has a rule of its own that says which peers are
@@ -14,7 +11,7 @@ import (
 // Make one with New; it must not be copied.
 type WaitingList[K comparable] struct {
 	core[K]
-	seed   maphash.Seed
+	hasher[K]
 	hashed []hashed[K]
 }
 
@@ -26,19 +23,12 @@ const (
 	numShards = 1 << shardBits
 )
 
-// hashed is a shard whose entries are found by the hash of their key.
-type hashed[K comparable] struct {
-	shard[K]
-	table table    // guarded by mu
-	_     [64]byte // no two shards share a cache line
-}
-
 // New makes an empty list. It panics if an option makes no sense, naming it. An
 // empty list holds no goroutine and no timer; it needs no Close if its entries have
 // ended.
 func New[K comparable](opts Options) *WaitingList[K] {
 	opts.check()
-	l := &WaitingList[K]{seed: maphash.MakeSeed(), hashed: make([]hashed[K], numShards)}
+	l := &WaitingList[K]{hasher: newHasher[K](), hashed: make([]hashed[K], numShards)}
 	shards := make([]*shard[K], numShards)
 	for i := range l.hashed {
 		h := &l.hashed[i]
@@ -52,7 +42,7 @@ func New[K comparable](opts Options) *WaitingList[K] {
 // locate returns the shard of a key and the hash under which its table has it. It
 // panics for a key whose dynamic type cannot be hashed, as a map would.
 func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
-	h := maphash.Comparable(l.seed, key)
+	h := l.hash(key)
 	return &l.hashed[h>>(64-shardBits)], uint32(h)
 }
 
@@ -81,35 +71,42 @@ func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...Add
 // If nothing was parked, because ctx was over or for a reason of Add, the outcome's
 // End is 0, the error matches ErrNotParked, and send has not been called. Otherwise
 // send (nil: there is nothing to send) runs on this goroutine, with no lock held,
-// while the entry is parked; it may ack. A send that fails, panics or exits, and a
+// while the entry is parked; it may ack and nack, and had better return nil if that has
+// decided the entry. A send that fails, panics or exits, and a
 // ctx that ends, end the entry as EndCanceled, with an error that matches send's, or
 // ctx's error and cause; if something else has ended the entry first, its outcome is
 // returned. Who ends the entry wakes the waiter before calling any callback, so
 // Wait does not outlive ctx because of somebody's callback.
 func (l *WaitingList[K]) Wait(ctx context.Context, key K, quorum Quorum, send func() error, opts ...AddOption) (Outcome[K], error) {
-	t := l.terms(opts)
-	return l.wait(ctx, key, send, func(wake Callback[K], tie *tie) (*shard[K], error) {
-		return l.add(key, quorum, wake, t, tie)
+	with := l.terms(opts)
+	return l.wait(ctx, key, send, func(wake Callback[K], t *tie) (*shard[K], error) {
+		return l.add(key, quorum, wake, with, t)
 	})
 }
 
-func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms, tie *tie) (*shard[K], error) {
+func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms, t *tie) (*shard[K], error) {
 	if done == nil {
 		return nil, l.refuse(refusedNil)
 	}
 	if err := quorum.Err(); err != nil {
 		return nil, l.refuse(&refusal{err})
 	}
+	if n := quorum.rule.words(); n > 1 {
+		if t == nil {
+			t = new(tie)
+		}
+		t.wide = make([]uint64, 2*n)
+	}
 	s, hash := l.locate(key)
 	now := l.now()
 	expires := deadline(now, with.timeout)
-	e := entry[K]{key: key, rule: quorum.rule, tie: tie, done: done, since: now, hash: hash}
-	if n := e.rule.words(); n > 1 {
-		e.tied().wide = make([]uint64, 2*n)
-	}
 
 	s.mu.Lock()
-	err := s.addLocked(e, expires, with)
+	err := s.admitLocked(with.session)
+	if err == nil {
+		err = s.addLocked(key, hash, quorum.rule, done, now, expires, with, t)
+		with.session.unlock()
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return nil, l.refuse(err)
@@ -118,49 +115,20 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms,
 	return &s.shard, nil
 }
 
-func (s *hashed[K]) addLocked(e entry[K], expires int64, with terms) error {
-	if err := s.admitLocked(with.session); err != nil {
-		return err
-	}
-	if with.session != nil {
-		defer with.session.mu.Unlock()
-	}
+func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], now, expires int64, with terms, t *tie) error {
 	if with.timeout <= 0 {
 		return refusedTimeout
 	}
-	if _, ok := s.lookup(e.hash, e.key); ok {
+	if _, e := s.lookup(hash, key); e != nil {
 		return refusedDuplicate
 	}
-	slot, err := s.parkLocked(e, expires, with.session)
-	if err == nil {
-		s.table.put(e.hash, slot)
+	slot, e, err := s.parkLocked(now, expires, t, with.session)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// lookup finds the entry of a key. The caller holds the shard's lock.
-func (s *hashed[K]) lookup(hash uint32, key K) (slot uint32, ok bool) {
-	for slot := range s.table.candidates(hash) {
-		if s.entry(slot).key == key {
-			return slot, true
-		}
-	}
-	return 0, false
-}
-
-func (s *hashed[K]) forget(slot uint32, e *entry[K])    { s.table.remove(e.hash, slot) }
-func (s *hashed[K]) moved(from, to uint32, e *entry[K]) { s.table.move(e.hash, from, to) }
-
-func (s *hashed[K]) tally(e *entry[K], claimed bool) Tally {
-	t := Tally{rule: e.rule, acked: e.acked[0]}
-	switch {
-	case e.tie == nil:
-	case claimed:
-		t.answers = &e.tie.answers
-	default:
-		t.answers = e.tie.answers.clone()
-	}
-	return t
+	e.key, e.rule, e.done, e.hash = key, rule, done, hash
+	s.remember(slot, e)
+	return nil
 }
 
 // Ack counts an acknowledgement of peer for the entry under key. If that satisfies
@@ -171,14 +139,22 @@ func (s *hashed[K]) tally(e *entry[K], claimed bool) Tally {
 // Unknown keys and peers that are not members are counted in Stats and change
 // nothing. Cost: one hash, one lock, nothing is allocated.
 func (l *WaitingList[K]) Ack(key K, peer PeerID) AckResult {
-	return l.answer(key, answer{peer: peer}, false)
+	s, hash := l.locate(key)
+	s.mu.Lock()
+	slot, e := s.lookup(hash, key)
+	result, end := s.ackLocked(e, peer)
+	if result == AckDecided {
+		return l.decide(s, slot, peer, end)
+	}
+	s.mu.Unlock()
+	return result
 }
 
 // AckWith is Ack with the peer's response, which the outcome's tally will hold. A
 // nil response is none. The response is kept until the entry has ended and the last
 // Tally is gone; keeping it allocates.
 func (l *WaitingList[K]) AckWith(key K, peer PeerID, response any) AckResult {
-	return l.answer(key, answer{peer: peer, payload: response}, false)
+	return l.answer(key, peer, response, nil)
 }
 
 // Nack counts a refusal of peer for the entry under key. Once the quorum can no
@@ -187,69 +163,30 @@ func (l *WaitingList[K]) AckWith(key K, peer PeerID, response any) AckResult {
 // later ack from the same peer counts, if the entry still lives. A nil reason becomes
 // ErrNoReason. Keeping the reason allocates.
 func (l *WaitingList[K]) Nack(key K, peer PeerID, reason error) AckResult {
-	return l.answer(key, answer{peer: peer, reason: orNoReason(reason)}, true)
+	return l.answer(key, peer, nil, orNoReason(reason))
 }
 
-func (l *WaitingList[K]) answer(key K, a answer, refuses bool) AckResult {
+// answer enters one answer: a refusal if there is a reason.
+func (l *WaitingList[K]) answer(key K, peer PeerID, payload any, reason error) AckResult {
 	s, hash := l.locate(key)
 	s.mu.Lock()
-	slot, ok := s.lookup(hash, key)
-	if !ok {
-		s.late++
-		s.mu.Unlock()
-		return AckUnknown
+	slot, e := s.lookup(hash, key)
+	result, end := s.answerLocked(e, peer, payload, reason)
+	if result == AckDecided {
+		return l.decide(s, slot, peer, end)
 	}
-	result, end := s.applyLocked(slot, a, refuses)
-	if end == 0 {
-		s.mu.Unlock()
-		return result
-	}
-	c := s.decideLocked(slot, a.peer, end)
+	s.mu.Unlock()
+	return result
+}
+
+// decide ends an entry that peer's answer has decided. The shard is locked.
+func (l *WaitingList[K]) decide(s *hashed[K], slot uint32, peer PeerID, end End) AckResult {
+	var c claim[K]
+	s.claimLocked(&c, slot, end, nil)
+	c.decidedBy(peer)
 	s.mu.Unlock()
 	l.finish(&c)
 	return AckDecided
-}
-
-// applyLocked enters an answer. If it decides the entry, end is how.
-func (s *hashed[K]) applyLocked(slot uint32, a answer, refuses bool) (result AckResult, end End) {
-	e := s.entry(slot)
-	i := e.rule.index(a.peer)
-	if i < 0 {
-		s.foreign++
-		return AckNotMember, 0
-	}
-	acked, refused := e.words()
-	if has(acked, i) || refuses && has(refused, i) {
-		s.duplicates++
-		return AckDuplicate, 0
-	}
-	if a.payload != nil || a.reason != nil {
-		t := e.tied()
-		t.log = append(t.log, a)
-		acked, refused = e.words()
-	}
-	if refuses {
-		if put(refused, i); !e.rule.possible(refused) {
-			return AckDecided, EndUnreachable
-		}
-		return AckCounted, 0
-	}
-	put(acked, i)
-	drop(refused, i)
-	if e.rule.reached(acked) {
-		return AckDecided, EndReached
-	}
-	return AckCounted, 0
-}
-
-// decideLocked claims an entry that a peer's answer has decided.
-func (s *hashed[K]) decideLocked(slot uint32, peer PeerID, end End) claim[K] {
-	c := s.claimLocked(slot, end, nil)
-	c.tally.decider, c.tally.decided = peer, true
-	if end == EndUnreachable {
-		c.err = &unreachableError{c.tally}
-	}
-	return c
 }
 
 // AckBatch is Ack for many keys, as one frame of a replication stream carries them.
@@ -265,7 +202,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 		hashes = make([]uint64, 0, len(keys))
 	}
 	for _, key := range keys {
-		hashes = append(hashes, maphash.Comparable(l.seed, key))
+		hashes = append(hashes, l.hash(key))
 	}
 
 	// The keys whose entries this call has ended are chained by a few bits of
@@ -287,10 +224,12 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 		s.mu.Lock()
 		if repeated {
 			s.duplicates++
-		} else if slot, ok := s.lookup(hash, key); !ok {
-			s.late++
-		} else if _, end := s.applyLocked(slot, answer{peer: peer}, false); end != 0 {
-			p.add(s.decideLocked(slot, peer, end))
+			s.mu.Unlock()
+			continue
+		}
+		slot, e := s.lookup(hash, key)
+		if result, end := s.ackLocked(e, peer); result == AckDecided {
+			p.claimLocked(&s.shard, slot, end, nil).decidedBy(peer)
 			hashes[i] = uint64(uint32(*chain))
 			*chain = int32(i)
 		}
@@ -301,35 +240,28 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 
 // PeerDown nacks, in the name of peer, every entry parked now that names it and has
 // no answer from it, and returns how many that has ended. It is an event and not a
-// state: entries added later know nothing of it. A nil reason becomes ErrNoReason.
+// state: entries added later know nothing of it, so whoever keeps such a state changes
+// it first and then calls PeerDown, and whoever adds looks at it after the Add. A nil
+// reason becomes ErrNoReason.
 // It first claims all and then calls. Cost: a look at everything parked.
 func (l *WaitingList[K]) PeerDown(peer PeerID, reason error) (ended int) {
-	a := answer{peer: peer, reason: orNoReason(reason)}
+	reason = orNoReason(reason)
 	p := pass[K]{list: &l.core}
 	for i := range l.hashed {
 		s := &l.hashed[i]
 		s.mu.Lock()
 		for slot := s.live; slot > 0; slot-- { // from the end: what moves has been seen
-			if e := s.entry(slot - 1); !e.awaits(peer) {
+			e := s.entry(slot - 1)
+			if !e.awaits(peer) {
 				continue
 			}
-			if _, end := s.applyLocked(slot-1, a, true); end != 0 {
-				p.add(s.decideLocked(slot-1, peer, end))
+			if result, end := s.answerLocked(e, peer, nil, reason); result == AckDecided {
+				p.claimLocked(&s.shard, slot-1, end, nil).decidedBy(peer)
 			}
 		}
 		s.mu.Unlock()
 	}
 	return p.finish()
-}
-
-// awaits tells whether peer is a member and has not answered.
-func (e *entry[K]) awaits(peer PeerID) bool {
-	i := e.rule.index(peer)
-	if i < 0 {
-		return false
-	}
-	acked, refused := e.words()
-	return !has(acked, i) && !has(refused, i)
 }
 
 // Complete ends the entry under key as EndCompleted, whatever its quorum, and hands
@@ -347,13 +279,14 @@ func (l *WaitingList[K]) Fail(key K, err error) bool {
 func (l *WaitingList[K]) end(key K, end End, value any, err error) bool {
 	s, hash := l.locate(key)
 	s.mu.Lock()
-	slot, ok := s.lookup(hash, key)
-	if !ok {
+	slot, e := s.lookup(hash, key)
+	if e == nil {
 		s.mu.Unlock()
 		return false
 	}
-	c := s.claimLocked(slot, end, err)
-	c.value = value
+	var c claim[K]
+	s.claimLocked(&c, slot, end, err)
+	c.out.Value = value
 	s.mu.Unlock()
 	l.finish(&c)
 	return true
@@ -394,11 +327,8 @@ func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
 		s := &l.hashed[i]
 		s.mu.Lock()
 		for _, c := range candidates {
-			for slot := range s.table.candidates(c.hash) {
-				if s.entry(slot).serial == c.serial {
-					p.add(s.claimLocked(slot, EndFailed, orNoReason(err)))
-					break
-				}
+			if slot, ok := s.lookupSerial(c.hash, c.serial); ok {
+				p.claimLocked(&s.shard, slot, EndFailed, orNoReason(err))
 			}
 		}
 		s.mu.Unlock()
@@ -411,8 +341,8 @@ func (l *WaitingList[K]) Get(key K) (Parked[K], bool) {
 	s, hash := l.locate(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slot, ok := s.lookup(hash, key)
-	if !ok {
+	slot, e := s.lookup(hash, key)
+	if e == nil {
 		return Parked[K]{}, false
 	}
 	return s.snapshotLocked(slot), true

@@ -118,67 +118,65 @@ func (w *WatermarkList[I]) Add(index I, done Callback[I], opts ...AddOption) err
 // that matches ctx's error and cause. Wait is woken before any callback is
 // called, whatever the queue holds.
 func (w *WatermarkList[I]) Wait(ctx context.Context, index I, opts ...AddOption) (Outcome[I], error) {
-	t := w.terms(opts)
-	return w.wait(ctx, index, nil, func(wake Callback[I], tie *tie) (*shard[I], error) {
-		return w.add(index, wake, t, tie)
+	with := w.terms(opts)
+	return w.wait(ctx, index, nil, func(wake Callback[I], t *tie) (*shard[I], error) {
+		return w.add(index, wake, with, t)
 	})
 }
 
-func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, tie *tie) (*shard[I], error) {
+func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, t *tie) (*shard[I], error) {
 	if done == nil {
 		return nil, w.refuse(refusedNil)
 	}
 	s := &w.ordered
-	e := entry[I]{key: index, tie: tie, done: done, since: w.now()}
-	expires := deadline(e.since, with.timeout)
+	now := w.now()
+	expires := deadline(now, with.timeout)
+	reached := claim[I]{
+		out:  Outcome[I]{Key: index, End: EndReached, Since: w.at(now)},
+		done: done, shard: &s.shard, wake: t != nil,
+	}
 
 	s.mu.Lock()
-	reached, err := s.addLocked(e, expires, with)
+	parked, err := s.addLocked(&reached, now, expires, with, t)
 	s.mu.Unlock()
 	switch {
 	case err != nil:
 		return nil, w.refuse(err)
-	case reached != nil:
-		w.finish(reached)
-	default:
+	case parked:
 		w.arm(expires)
+	default:
+		w.finish(&reached)
 	}
 	return &s.shard, nil
 }
 
-// addLocked parks an entry, or returns its claim if the mark has reached it.
-func (s *ordered[I]) addLocked(e entry[I], expires int64, with terms) (reached *claim[I], err error) {
+// addLocked parks a request, or completes the claim of one that the mark has reached,
+// which was never parked.
+func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with terms, t *tie) (parked bool, err error) {
 	if err := s.admitLocked(with.session); err != nil {
-		return nil, err
+		return false, err
 	}
-	if with.session != nil {
-		defer with.session.mu.Unlock()
-	}
-	at := position(e.key)
+	defer with.session.unlock()
+	at := position(c.out.Key)
 	if at <= s.mark {
-		return s.passLocked(&e), nil
+		s.added++
+		s.countLocked(EndReached, c.wake)
+		c.out.Tally = s.tallyAt(at)
+		return false, nil
 	}
 	if with.timeout <= 0 {
-		return nil, refusedTimeout
+		return false, refusedTimeout
 	}
-	slot, err := s.parkLocked(e, expires, with.session)
-	if err == nil {
-		if s.order == nil {
-			s.order = new(agenda)
-		}
-		s.order.insert(slot, at, s.serial)
+	slot, e, err := s.parkLocked(now, expires, t, with.session)
+	if err != nil {
+		return false, err
 	}
-	return nil, err
-}
-
-// passLocked gives the claim of an entry that completes without being parked.
-func (s *ordered[I]) passLocked(e *entry[I]) *claim[I] {
-	c := &claim[I]{
-		key: e.key, done: e.done, since: e.since, tally: s.tally(e, true), shard: &s.shard, end: EndReached,
-		wake: e.tie != nil,
+	e.key, e.done = c.out.Key, c.done
+	if s.order == nil {
+		s.order = new(agenda)
 	}
-	s.countLocked(c)
-	return c
+	s.order.insert(slot, at, e.serial)
+	return true, nil
 }
 
 func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {
@@ -190,8 +188,10 @@ func (s *ordered[I]) forgetAll() { s.order = nil }
 
 func (s *ordered[I]) moved(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
 
-// tally makes the tally of an entry: its members' matches against its index.
-func (s *ordered[I]) tally(e *entry[I], _ bool) Tally {
+func (s *ordered[I]) tally(e *entry[I]) Tally { return s.tallyAt(position(e.key)) }
+
+// tallyAt tells which members are known to hold everything up to a position.
+func (s *ordered[I]) tallyAt(index uint64) Tally {
 	v := s.voters
 	if v == nil {
 		return Tally{}
@@ -203,7 +203,7 @@ func (s *ordered[I]) tally(e *entry[I], _ bool) Tally {
 		acked = t.answers.wide
 	}
 	for i, at := range v.match {
-		if at >= position(e.key) && v.known[i] {
+		if at >= index && v.known[i] {
 			put(acked, i)
 		}
 	}
@@ -384,7 +384,7 @@ func (s *ordered[I]) raiseLocked(to uint64, p *pass[I], decider PeerID, decided 
 	s.mark = to
 	for slot, at, ok := s.order.first(); ok && at <= to; slot, at, ok = s.order.first() {
 		c := p.claimInto(&s.queue, &s.shard, slot, EndReached, nil)
-		c.tally.decider, c.tally.decided = decider, decided
+		c.out.Tally.decider, c.out.Tally.decided = decider, decided
 	}
 	return true
 }

@@ -1,0 +1,211 @@
+package waitlist
+
+import (
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+	"weak"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestClaim_SizeOfAnEntry(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(entry[uint64]{}), uintptr(56))
+	assert.LessOrEqual(t, unsafe.Sizeof(place{}), uintptr(24))
+}
+
+func TestClaim_RequestAllocatesNothing(t *testing.T) {
+	if underRace() {
+		t.Skip("the race detector allocates")
+	}
+	keys := make([]uint64, 64)
+	for i := range keys {
+		keys[i] = uint64(i)
+	}
+	wide := Majority(span(1, 64)...)
+	l := New[uint64](Options{Capacity: 1000})
+	defer l.Close()
+	require.NoError(t, l.Add(1<<40, ofThree, ignore))
+	claims := map[string]func(){
+		"Add, two acks, a late third": func() {
+			_ = l.Add(7, ofThree, ignore)
+			l.Ack(7, 1)
+			l.Ack(7, 2)
+			l.Ack(7, 3)
+		},
+		"its own timeout": func() {
+			_ = l.Add(7, ofThree, ignore, Timeout(time.Hour), InSession(nil))
+			l.Ack(7, 1)
+			l.Ack(7, 1)
+			l.Ack(7, 9)
+			l.Ack(7, 2)
+		},
+		"weights and parts": func() { _ = l.Add(7, jointForAllocs, ignore); l.Ack(7, 1); l.Ack(7, 2); l.Ack(7, 3) },
+		"64 members":        func() { _ = l.Add(7, wide, ignore); l.Ack(7, 64); l.Ack(7, 1); l.Complete(7, nil) },
+		"Fail":              func() { _ = l.Add(7, ofThree, ignore); l.Fail(7, nil) },
+		"AckBatch of 64": func() {
+			for _, key := range keys {
+				_ = l.Add(key, ofThree, ignore)
+			}
+			l.AckBatch(keys, 1)
+			l.AckBatch(keys, 2)
+			l.AckBatch(keys, 3)
+		},
+		"AckBatch that ends nothing": func() { l.AckBatch(keys[:1], 1) },
+		"FailAll of 64": func() {
+			for _, key := range keys {
+				_ = l.Add(key, ofThree, ignore)
+			}
+			l.FailAll(nil)
+			_ = l.Add(1<<40, ofThree, ignore)
+		},
+		"refusals": func() {
+			_ = l.Add(1<<40, ofThree, ignore)
+			_ = l.Add(7, ofThree, nil)
+			_ = l.Add(7, ofThree, ignore, Timeout(0))
+		},
+		"looks": func() { l.Len(); l.Stats(); l.Get(1 << 40) },
+	}
+	for name, claim := range claims {
+		claim() // blocks and slabs are made once
+		assert.Zero(t, testing.AllocsPerRun(100, claim), name)
+	}
+}
+
+var jointForAllocs = AllOf(Weighted(2, map[PeerID]uint64{1: 1, 2: 1, 3: 2}), Majority(1, 2, 3))
+
+// All structures counted, at a size at which the tables are none too full.
+func TestClaim_HeapPerParkedEntry(t *testing.T) {
+	const n = 200_000
+	for name, timeout := range map[string]func(i int) time.Duration{
+		"equal timeouts":   func(int) time.Duration { return time.Hour },
+		"falling timeouts": func(i int) time.Duration { return time.Hour - time.Duration(i) },
+		"random timeouts":  func(i int) time.Duration { return time.Hour + time.Duration(uint32(i)*2654435761) },
+		"a long one first": func(i int) time.Duration { return time.Hour + 24*time.Hour*time.Duration(max(1-i, 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := New[uint64](Options{})
+			done := Callback[uint64](ignore[uint64])
+			before := heapInUse()
+			for i := range n {
+				if l.Add(uint64(i), ofThree, done, Timeout(timeout(i))) != nil {
+					t.Fatal("refused")
+				}
+			}
+			per := float64(heapInUse()-before) / n
+			t.Logf("%.1f bytes", per)
+			assert.LessOrEqual(t, per, 112.0)
+			require.Equal(t, n, l.FailAll(nil))
+			assert.Less(t, heapInUse()-before, int64(1<<20), "and it is given back")
+			runtime.KeepAlive(l)
+		})
+	}
+}
+
+func TestClaim_RootImportsTheStandardLibraryOnly(t *testing.T) {
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	seen := 0
+	for _, file := range files {
+		name := file.Name()
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		source, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		seen++
+		for _, spec := range source.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			root, _, _ := strings.Cut(path, "/")
+			assert.NotContains(t, root, ".", "%s imports %s", name, path)
+			assert.NotEqual(t, "C", root, name)
+		}
+	}
+	assert.Greater(t, seen, 10)
+}
+
+// Whatever an entry held is let go when it ends, not when its timeout would have
+// come: a MiB of payload in callbacks, responses, reasons, sessions and keys.
+func TestPayloadLeak_CollectableAtTheNextGC(t *testing.T) {
+	type payload [1 << 20]byte
+	type reason struct {
+		error
+		data *payload
+	}
+	for _, ending := range endings {
+		t.Run(ending.name, func(t *testing.T) {
+			s := newStage(Options{})
+			var weaks []weak.Pointer[payload]
+			watched := func() *payload {
+				p := new(payload)
+				weaks = append(weaks, weak.Make(p))
+				return p
+			}
+			func() {
+				// Neighbours in the shards outlive it, so that its slot is filled by another.
+				for i := range 500 {
+					require.NoError(t, s.Add(strconv.Itoa(i), External(), ignore))
+				}
+				captured := watched()
+				s.park(t, "k", func(Outcome[string]) { captured[0]++ })
+				s.Nack("k", 3, reason{errTest, watched()})
+				s.AckWith("k", 3, watched())
+				s.Nack("k", 2, reason{errTest, watched()})
+				s.Ack("k", 2)
+				require.Equal(t, 500, s.Len(), "ended by 2 and 3")
+
+				captured = watched()
+				s.park(t, "k", func(Outcome[string]) { captured[0]++ })
+				ending.run(s, "k")
+
+				captured = watched()
+				session := new(Session)
+				if s.Add("session", ofThree, func(Outcome[string]) { captured[0]++ }, InSession(session)) == nil {
+					session.End(reason{errTest, watched()})
+				}
+				big := watched()
+				_, _ = s.Wait(t.Context(), "wait", ofThree, func() error {
+					big[0]++
+					s.AckWith("wait", 1, big)
+					s.Complete("wait", big)
+					return nil
+				})
+				_, _ = s.Wait(t.Context(), "wait", ofThree, func() error { big[0]++; return reason{errTest, big} })
+			}()
+			runtime.GC()
+			runtime.GC() // the first moves what a sync.Pool holds to its victims
+			for i, w := range weaks {
+				assert.Nil(t, w.Value(), "payload %d is still held", i)
+			}
+			audit(t, s.WaitingList)
+			runtime.KeepAlive(s)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+func TestEnums_ZeroIsNoAnswerAndUnknownValuesHaveANumber(t *testing.T) {
+	assert.Equal(t, "never parked", End(0).String())
+	assert.Equal(t, "AckResult(0)", AckResult(0).String())
+	assert.Equal(t, "End(200)", End(200).String())
+	assert.Equal(t, "AckResult(77)", AckResult(77).String())
+	names := map[string]bool{}
+	for e := EndReached; e < numEnds; e++ {
+		names[e.String()] = true
+	}
+	assert.Len(t, names, int(EndClosed))
+	for r := AckCounted; r <= AckUnknown; r++ {
+		names[r.String()] = true
+	}
+	assert.NotContains(t, strings.Join(slices.Collect(maps.Keys(names)), " "), "(")
+}
