@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"strings"
 )
 
 // The errors of this package. Match them with [errors.Is]; the errors that are
@@ -107,17 +107,18 @@ func caused(kind, cause error) error { return &causedError{kind, orNoReason(caus
 type unreachableError struct{ tally Tally }
 
 func (e *unreachableError) Error() string {
-	text := "waitlist: " + ErrUnreachable.Error()
+	var text strings.Builder
+	text.WriteString("waitlist: " + ErrUnreachable.Error())
 	for peer, reason := range e.tally.Refused() {
-		text += fmt.Sprintf("; peer %d: %v", peer, reason)
+		fmt.Fprintf(&text, "; peer %d: %v", peer, reason)
 	}
-	return text
+	return text.String()
 }
-func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
-func (e *unreachableError) Unwrap() []error      { return collectReasons(e.tally.Refused()) }
 
-func collectReasons(refused iter.Seq2[PeerID, error]) (reasons []error) {
-	for _, reason := range refused {
+func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
+
+func (e *unreachableError) Unwrap() (reasons []error) {
+	for _, reason := range e.tally.Refused() {
 		reasons = append(reasons, reason)
 	}
 	return reasons

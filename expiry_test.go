@@ -78,6 +78,7 @@ func TestClock_ShortTimeoutAmongLongOnesIsOnTime(t *testing.T) {
 			require.NoError(t, l.Add(i, ofThree, ignore, Timeout(10*time.Second)))
 			time.Sleep(10 * time.Millisecond)
 		}
+		synctest.Wait()
 		require.Equal(t, 50*time.Millisecond, ended)
 		require.Equal(t, 100, l.Len())
 		require.NoError(t, l.Close())
@@ -414,6 +415,7 @@ func TestSweeper_OneMillisecondOnTheSystemClock(t *testing.T) {
 			}, Timeout(time.Second+time.Duration(i)*10*time.Microsecond))) // 10 ms of deadlines
 		}
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		require.Zero(t, l.Len())
 		require.LessOrEqual(t, len(sweeps), 12)
 		require.NoError(t, l.Close())

@@ -5,7 +5,12 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"runtime"
 	"slices"
+	"testing"
+	"weak"
+
+	"github.com/stretchr/testify/require"
 )
 
 // checkInvariants tells what is wrong with the parts that both lists share. Nobody may use the list
@@ -226,4 +231,35 @@ func (l *core[K]) blocksAreClean() error {
 		return fmt.Errorf("a free block still holds %+v", b.claims[i])
 	}
 	return nil
+}
+
+// An outcome that is kept must not keep alive what else was in its session.
+func TestKeptTallyHoldsNothingOfItsSession(t *testing.T) {
+	list := New[int](Options{ManualSweep: true})
+	var session Session
+	var kept []Tally
+	var others []weak.Pointer[[64]byte]
+	for key := range 3 {
+		require.NoError(t, list.Add(key, All(1, 2), func(out Outcome[int]) {
+			if out.Key == 1 {
+				kept = append(kept, out.Tally)
+			}
+		}, InSession(&session)))
+		payload := new([64]byte)
+		others = append(others, weak.Make(payload))
+		require.Equal(t, AckCounted, list.AckWith(key, 1, payload))
+	}
+	for _, key := range []int{1, 0, 2} {
+		require.True(t, list.Fail(key, nil))
+	}
+	for _, key := range []int{0, 2} {
+		for range 100 { // a collection may be under way
+			if runtime.GC(); others[key].Value() == nil {
+				break
+			}
+		}
+		require.Nil(t, others[key].Value(), "the payload of key %d", key)
+	}
+	require.Len(t, kept, 1)
+	runtime.KeepAlive(kept)
 }

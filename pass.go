@@ -72,13 +72,22 @@ func (p *pass[K]) wake() {
 	}
 }
 
-// run calls the callbacks, each whatever the others do: if one panics or exits its
-// goroutine, the rest run while the stack unwinds, and only then does the panic
-// or the exit go on. That way it keeps its value and its stack trace. (A pass
-// in which callback after callback exits goes one frame deeper for each.)
-// panicking is set while a callback's panic is on its way: a later one must not
-// replace it.
+// run calls the callbacks, each whatever the others do. panicking is set while a
+// callback's panic is on its way: a later one must not replace it.
 func (p *pass[K]) run(panicking *bool) {
+	throughout(func() {
+		for c, ok := p.calls.pop(p.list); ok; c, ok = p.calls.pop(p.list) {
+			p.list.call(&c, panicking)
+		}
+	})
+}
+
+// throughout calls work until it returns. If a callback inside work panics or exits its
+// goroutine, work is called again while the stack unwinds, to go on with what is left,
+// and only then does the panic or the exit go on. So the panic keeps its value and
+// the stack it came from. (Where callback after callback exits, each goes a few frames
+// deeper.)
+func throughout(work func()) {
 	completed := false
 	defer func() {
 		if completed {
@@ -87,11 +96,9 @@ func (p *pass[K]) run(panicking *bool) {
 		if value := recover(); value != nil {
 			defer panic(value) // or a callback that exits would swallow it
 		}
-		p.run(panicking)
+		throughout(work)
 	}()
-	for c, ok := p.calls.pop(p.list); ok; c, ok = p.calls.pop(p.list) {
-		p.list.call(&c, panicking)
-	}
+	work()
 	completed = true
 }
 

@@ -3,8 +3,9 @@ package waitlist
 import "sync"
 
 // Session groups the entries that wait on behalf of one client connection, so that
-// they end with it. It may hold entries of several lists. The zero value is ready
-// to use; a Session must not be copied after first use.
+// they end with it. It may hold entries of several lists, and serves as well to withdraw
+// together what waits for the first of several things. The zero value is ready to use; a
+// Session must not be copied after first use.
 //
 // A connection that comes back is a new Session: ending the old one late cannot
 // touch what the new one holds. Only entries in a session pay for it.
@@ -56,22 +57,14 @@ func (s *Session) End(cause error) (ended int) {
 		p.wake()
 	}
 	var panicking bool
-	runEach(passes, &panicking)
-	return ended
-}
-
-// runEach runs the passes, each whatever the callbacks of the others do.
-func runEach(passes []sessionPass, panicking *bool) {
-	if len(passes) == 0 {
-		return
-	}
-	defer func() {
-		if value := recover(); value != nil {
-			defer panic(value) // or a callback that exits would swallow it
+	next := 0
+	throughout(func() {
+		for next < len(passes) {
+			next++
+			passes[next-1].run(&panicking)
 		}
-		runEach(passes[1:], panicking)
-	}()
-	passes[0].run(panicking)
+	})
+	return ended
 }
 
 // Len returns how many entries the session holds.

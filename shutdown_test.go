@@ -248,6 +248,42 @@ func TestDone_WaitsForTheSweepThatIsRunning(t *testing.T) {
 	})
 }
 
+// startedTimer is one whose call has begun: it cannot be stopped any more.
+type startedTimer struct{ idleTimer }
+
+func (startedTimer) Stop() bool { return false }
+
+func TestDone_WaitsForTheTimerThatHasFired(t *testing.T) {
+	var fire func()
+	l := New[int](Options{Clock: struct {
+		*steppedClock
+		afterFunc
+	}{&steppedClock{FakeClock: NewFakeClock(fakeStart)}, func(_ time.Duration, f func()) Timer {
+		fire = f
+		return startedTimer{}
+	}}})
+	require.NoError(t, l.Add(1, ofThree, ignore))
+	require.NoError(t, l.Close())
+	require.False(t, isClosed(l.Done()))
+	fire()
+	require.True(t, isClosed(l.Done()))
+}
+
+// The callback is back, but the sweep that handed it over is not.
+func TestDone_WaitsForTheSweepWhoseExecutorHasNotReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		l := New[int](Options{Executor: func(run func()) { run(); <-release }})
+		require.NoError(t, l.Add(1, ofThree, ignore, Timeout(time.Second)))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, l.Close())
+		require.Zero(t, l.Stats().Running)
+		require.False(t, isClosed(l.Done()))
+		close(release)
+		<-l.Done()
+	})
+}
+
 func TestDone_WaitsForWhatTheExecutorHolds(t *testing.T) {
 	var queue []func()
 	l := New[int](Options{Executor: func(run func()) { queue = append(queue, run) }})

@@ -137,7 +137,8 @@ func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], 
 // that comes after the deadline but before the sweep still counts.
 //
 // Unknown keys and peers that are not members are counted in Stats and change
-// nothing. Cost: one hash, one lock, nothing is allocated.
+// nothing. AckUnknown is a promise: this ack is not, and will not be, in the tally of any
+// outcome. Cost: one hash, one lock, nothing is allocated.
 func (l *WaitingList[K]) Ack(key K, peer PeerID) AckResult {
 	s, hash := l.locate(key)
 	s.mu.Lock()

@@ -1,9 +1,6 @@
 package waitlist
 
-import (
-	"context"
-	"slices"
-)
+import "context"
 
 // Integer is what a log index or an offset may be.
 type Integer interface {
@@ -30,50 +27,6 @@ type WatermarkList[I Integer] struct {
 	shard   [1]*shard[I] // what core.shards lists
 }
 
-// ordered is the only shard of a WatermarkList: its entries are found in order of
-// their index. Guarded by mu.
-//
-// Indexes are kept as positions, which are unsigned and in the same order.
-type ordered[I Integer] struct {
-	shard[I]
-	order *agenda // by position of the index; made at the first Add
-
-	mark   uint64  // position of the watermark: it never falls
-	first  uint64  // acks commit only from this position on
-	voters *voters // nil before the first SetQuorum
-
-	// Completions in order. Who appends while nobody is draining drains.
-	queue    queue[I]
-	draining bool
-}
-
-// voters are the members of a list's rule and what they are known to hold.
-type voters struct {
-	rule  *rule
-	match []uint64 // by member: position up to which it holds everything
-	known []bool   // by member: whether it has acked, in this term
-}
-
-// member returns a peer's place among the voters, or -1.
-func (v *voters) member(peer PeerID) int {
-	if v == nil {
-		return -1
-	}
-	return v.rule.index(peer)
-}
-
-// position maps an index to an unsigned number, keeping the order.
-func position[I Integer](index I) uint64 { return uint64(index) ^ signBit[I]() }
-
-func index[I Integer](position uint64) I { return I(position ^ signBit[I]()) }
-
-func signBit[I Integer]() uint64 {
-	if ^I(0) < 0 {
-		return 1 << 63
-	}
-	return 0
-}
-
 // NewWatermarkList makes an empty list whose watermark is start: all up to start,
 // negative indexes included, is already reached. It panics if an option makes no
 // sense, naming it. An empty list takes a few hundred bytes and holds no goroutine
@@ -98,7 +51,8 @@ func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 // given: ErrNilCallback, ErrClosed, ErrSessionEnded (and the session's cause),
 // ErrTimeout (no time left; not if the index is reached), ErrFull. Nothing was parked
 // then and done will not be called; but what the log has already been given an index
-// for may still be committed, so to its client the request is unknown, not failed.
+// for may still be committed, so to its client the request is unknown, not failed, and
+// whoever has appended it acks it all the same.
 //
 // A log that gives out the index, parks and appends under a lock of its own may do so,
 // as long as the index is a fresh one: above the mark, done is never called inside Add.
@@ -150,67 +104,6 @@ func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, t *tie) (*
 	return &s.shard, nil
 }
 
-// addLocked parks a request, or completes the claim of one that the mark has reached,
-// which was never parked.
-func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with terms, t *tie) (parked bool, err error) {
-	if err := s.admitLocked(with.session); err != nil {
-		return false, err
-	}
-	defer with.session.unlock()
-	at := position(c.out.Key)
-	if at <= s.mark {
-		s.added++
-		s.countLocked(EndReached, c.wake)
-		c.out.Tally = s.tallyAt(at)
-		return false, nil
-	}
-	if with.timeout <= 0 {
-		return false, refusedTimeout
-	}
-	slot, e, err := s.parkLocked(now, expires, t, with.session)
-	if err != nil {
-		return false, err
-	}
-	e.key, e.done = c.out.Key, c.done
-	if s.order == nil {
-		s.order = new(agenda)
-	}
-	s.order.insert(slot, at, e.serial)
-	return true, nil
-}
-
-func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {
-	s.order.remove(slot)
-	s.order.trim(len(s.entries))
-}
-
-func (s *ordered[I]) forgetAll() { s.order = nil }
-
-func (s *ordered[I]) moved(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
-
-func (s *ordered[I]) tally(e *entry[I]) Tally { return s.tallyAt(position(e.key)) }
-
-// tallyAt tells which members are known to hold everything up to a position.
-func (s *ordered[I]) tallyAt(index uint64) Tally {
-	v := s.voters
-	if v == nil {
-		return Tally{}
-	}
-	t := Tally{rule: v.rule}
-	acked := make([]uint64, 1, 1)
-	if n := v.rule.words(); n > 1 {
-		t.answers = &answers{wide: make([]uint64, 2*n)}
-		acked = t.answers.wide
-	}
-	for i, at := range v.match {
-		if at >= index && v.known[i] {
-			put(acked, i)
-		}
-	}
-	t.acked = acked[0]
-	return t
-}
-
 // Advance raises the watermark to an index, completes as EndReached what it has
 // reached, and returns how many requests this call completed. A lower index than
 // the watermark is a no-op. Callbacks run in order before Advance returns, unless
@@ -225,7 +118,7 @@ func (w *WatermarkList[I]) Advance(to I) (completed int) {
 	s.mu.Lock()
 	s.raiseLocked(position(to), &p, 0, false)
 	s.mu.Unlock()
-	return w.complete(&p)
+	return s.complete(&p)
 }
 
 // Ack says that peer holds everything up to index. If that raises the commit index of
@@ -234,42 +127,29 @@ func (w *WatermarkList[I]) Advance(to I) (completed int) {
 // The result is AckDecided if this ack moved the mark, even with nothing parked,
 // AckDuplicate if peer was known to hold the index, AckNotMember if it is not in the
 // quorum or there is none, and AckCounted otherwise, also for a first ack below the
-// mark. After BeginTerm, drop messages of older terms before you call Ack. Cost: one
-// lock and one evaluation of the quorum, and what it completes.
+// mark. What a peer is known to hold never falls, but by BeginTerm and Truncate: one that
+// has lost data leaves the rule and joins anew. After BeginTerm, drop messages of older
+// terms before you call Ack. Cost: one lock and one evaluation of the quorum, and what
+// it completes.
 func (w *WatermarkList[I]) Ack(index I, peer PeerID) AckResult {
 	p := pass[I]{list: &w.core}
 	s := &w.ordered
 	s.mu.Lock()
 	result := s.ackLocked(position(index), peer, &p)
 	s.mu.Unlock()
-	w.complete(&p)
+	s.complete(&p)
 	return result
-}
-
-func (s *ordered[I]) ackLocked(at uint64, peer PeerID, p *pass[I]) AckResult {
-	v := s.voters
-	i := v.member(peer)
-	switch {
-	case i < 0:
-		s.foreign++
-		return AckNotMember
-	case v.known[i] && at <= v.match[i]:
-		s.duplicates++
-		return AckDuplicate
-	}
-	v.match[i], v.known[i] = at, true
-	if s.commitLocked(p, peer, true) {
-		return AckDecided
-	}
-	return AckCounted
 }
 
 // SetQuorum makes q the rule under which acks move the watermark, for what is parked
 // as for what comes. It re-evaluates at once, so that an in-sync set that shrinks
 // completes what it held up, and returns how many requests that completed. Peers that
 // stay keep their match, those that leave are forgotten; acks of strangers are not
-// stored, so ack a joining peer's known position right after. Before the first
-// SetQuorum, and under External, only Advance moves the mark.
+// stored, so ack a joining peer's known position right after. If the rule must hold for
+// all that is committed (an in-sync set that grows), compare that position with
+// Watermark after the ack, and go back to the old rule if it lies below: the mark may
+// have risen meanwhile. Before the first SetQuorum, and under External, only Advance moves
+// the mark.
 //
 // An invalid rule leaves the old one in force; the error matches ErrInvalidQuorum.
 func (w *WatermarkList[I]) SetQuorum(q Quorum) (completed int, err error) {
@@ -282,18 +162,7 @@ func (w *WatermarkList[I]) SetQuorum(q Quorum) (completed int, err error) {
 	s.setRuleLocked(q.rule)
 	s.commitLocked(&p, 0, false)
 	s.mu.Unlock()
-	return w.complete(&p), nil
-}
-
-func (s *ordered[I]) setRuleLocked(r *rule) {
-	old := s.voters
-	v := &voters{r, make([]uint64, len(r.members)), make([]bool, len(r.members))}
-	for i, peer := range r.members {
-		if was := old.member(peer); was >= 0 {
-			v.match[i], v.known[i] = old.match[was], old.known[was]
-		}
-	}
-	s.voters = v
+	return s.complete(&p), nil
 }
 
 // BeginTerm begins the term of a new leader, whose first own index is first: all that
@@ -339,21 +208,6 @@ func (w *WatermarkList[I]) Truncate(from I, cause error) (ended int, err error) 
 	return p.finish(), nil
 }
 
-func (s *ordered[I]) truncateLocked(from uint64, err error, p *pass[I]) {
-	// A claim moves the last slot into the gap, so from the highest slot down none
-	// of those still to be claimed moves.
-	slots := s.order.from(from)
-	slices.Sort(slots)
-	for _, slot := range slices.Backward(slots) {
-		p.claimLocked(&s.shard, slot, EndTruncated, err)
-	}
-	if v := s.voters; v != nil {
-		for i, at := range v.match {
-			v.match[i] = min(at, from-1)
-		}
-	}
-}
-
 // Watermark returns the highest index that has been reached.
 func (w *WatermarkList[I]) Watermark() I {
 	s := &w.ordered
@@ -372,78 +226,4 @@ func (w *WatermarkList[I]) Match(peer PeerID) (I, bool) {
 		return index[I](s.voters.match[i]), true
 	}
 	return 0, false
-}
-
-// raiseLocked moves the mark up to a position, claims what it has reached, for a pass
-// and with the queue as its place in line, and reports whether the mark has moved.
-// decider is the peer whose ack did it, if one did.
-func (s *ordered[I]) raiseLocked(to uint64, p *pass[I], decider PeerID, decided bool) bool {
-	if to <= s.mark {
-		return false
-	}
-	s.mark = to
-	for slot, at, ok := s.order.first(); ok && at <= to; slot, at, ok = s.order.first() {
-		c := p.claimInto(&s.queue, &s.shard, slot, EndReached, nil)
-		c.out.Tally.decider, c.out.Tally.decided = decider, decided
-	}
-	return true
-}
-
-// commitLocked raises the mark to the commit index of the rule over what its members
-// are known to hold.
-func (s *ordered[I]) commitLocked(p *pass[I], decider PeerID, decided bool) bool {
-	to := s.voters.rule.committed(s.voters.match)
-	return to >= s.first && s.raiseLocked(to, p, decider, decided)
-}
-
-// complete finishes a call that may have raised the mark.
-func (w *WatermarkList[I]) complete(p *pass[I]) (completed int) {
-	p.wake()
-	if p.claimed > 0 {
-		w.ordered.drain()
-	}
-	return p.claimed
-}
-
-// drain calls what is in the queue until it is empty, unless somebody is at it
-// already: then that one will find what is there now, since it stops only under the
-// lock and with the queue empty.
-func (s *ordered[I]) drain() {
-	s.mu.Lock()
-	idle := !s.draining
-	s.draining = true
-	s.mu.Unlock()
-	if idle {
-		var panicking bool
-		s.drainQueue(&panicking)
-	}
-}
-
-// drainQueue calls what is in the queue until it is empty. As in a pass, a panic or
-// an exit goes on only then.
-func (s *ordered[I]) drainQueue(panicking *bool) {
-	completed := false
-	defer func() {
-		if completed {
-			return
-		}
-		if value := recover(); value != nil {
-			defer panic(value) // or a callback that exits would swallow it
-		}
-		s.drainQueue(panicking)
-	}()
-	p := pass[I]{list: s.list}
-	for s.take(&p.calls) {
-		p.run(panicking)
-	}
-	completed = true
-}
-
-// take moves the queue's contents to q. If there are none, draining is over.
-func (s *ordered[I]) take(q *queue[I]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*q, s.queue = s.queue, queue[I]{}
-	s.draining = q.head != nil
-	return s.draining
 }
