@@ -26,6 +26,7 @@ type pass[K comparable] struct {
 	list    *core[K]
 	wakes   queue[K] // of Waits
 	calls   queue[K]
+	lots    []lot[K] // what was claimed wholesale, called after calls
 	claimed int
 	drained int // shards whose last entry was claimed after they were closed
 }
@@ -79,7 +80,51 @@ func (p *pass[K]) run(panicking *bool) {
 		for c, ok := p.calls.pop(p.list); ok; c, ok = p.calls.pop(p.list) {
 			p.list.call(&c, panicking)
 		}
+		for len(p.lots) > 0 {
+			var c claim[K]
+			if p.lots[0].pop(&c) {
+				p.list.call(&c, panicking)
+			} else {
+				p.lots = p.lots[1:]
+			}
+		}
 	})
+}
+
+// lot is all that a shard held when a call claimed it wholesale: a mass expiry, FailAll,
+// Close. The entries stay where they are instead of being copied, and each is let go when
+// it is called.
+type lot[K comparable] struct {
+	shard   *shard[K]
+	entries []*[chunk]entry[K]
+	next    uint32 // slot
+	n       uint32 // entries left; the slots of those that were claimed apart are empty
+	end     End
+	err     error
+}
+
+func (p *pass[K]) addLot(l lot[K]) {
+	if l.n > 0 {
+		p.claimed += int(l.n)
+		p.lots = append(p.lots, l)
+	}
+}
+
+// pop takes one entry out. c is empty.
+func (l *lot[K]) pop(c *claim[K]) bool {
+	for l.n > 0 {
+		e := &l.entries[l.next/chunk][l.next%chunk]
+		if l.next++; l.next%chunk == 0 {
+			l.entries[l.next/chunk-1] = nil
+		}
+		if e.done != nil {
+			l.n--
+			c.fill(l.shard, e, l.end, l.err)
+			*e = entry[K]{}
+			return true
+		}
+	}
+	return false
 }
 
 // throughout calls work until it returns. If a callback inside work panics or exits its

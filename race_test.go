@@ -63,6 +63,9 @@ func (w *racer[K]) step(o op) {
 		w.guard.Unlock()
 	}
 	got := w.call(func() result[K] { return w.perform(o, r) })
+	if n := w.core.parked.Load(); w.capacity > 0 && n > int64(w.capacity) {
+		w.failf("%d parked, with a capacity of %d", n, w.capacity)
+	}
 	if got.exited || got.panicked != nil {
 		if reason := fmt.Sprint(got.panicked); !got.exited && !strings.HasPrefix(reason, "panic ") && !strings.Contains(reason, "unhashable") {
 			w.failf("%s: %v", kindNames[o.kind], reason)

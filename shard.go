@@ -145,7 +145,7 @@ func (s *shard[K]) claimLocked(c *claim[K], slot uint32, end End, err error) {
 }
 
 // claimAllLocked claims every entry for a pass. Many at once are not taken out one by
-// one: the shard starts afresh.
+// one: the shard starts afresh, and the pass gets the entries where they lie.
 func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 	if s.live <= chunk { // keep the memory that a busy list needs again
 		for s.live > 0 {
@@ -153,10 +153,19 @@ func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 		}
 		return
 	}
+	lot := lot[K]{shard: s, entries: s.entries, n: s.live, end: end, err: err}
 	for slot := range s.live {
 		e := s.entry(slot)
+		if e.rule != nil && (e.tie == nil || !e.tie.wake) {
+			s.leaveLocked(e, end)
+			continue
+		}
+		// A Wait is woken first, and a WatermarkList's tally is made now.
 		s.takeLocked(p.next(&p.calls, e), e, end, err)
+		*e = entry[K]{}
+		lot.n--
 	}
+	p.addLot(lot)
 	s.live, s.entries, s.due = 0, nil, agenda{}
 	s.find.forgetAll()
 	if s.closed.Load() {
@@ -166,24 +175,37 @@ func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 
 // takeLocked makes the claim, given empty, of an entry that leaves.
 func (s *shard[K]) takeLocked(c *claim[K], e *entry[K], end End, err error) {
+	c.fill(s, e, end, err)
+	if e.rule == nil {
+		c.out.Tally = s.find.tally(e)
+	}
+	s.leaveLocked(e, end)
+}
+
+// fill makes the claim, given empty, of an entry that has a rule of its own.
+func (c *claim[K]) fill(s *shard[K], e *entry[K], end End, err error) {
 	out := &c.out
 	out.Key, out.End, out.Err, out.Since = e.key, end, err, s.list.at(e.since)
-	if out.Tally.rule, out.Tally.acked = e.rule, e.acked[0]; e.rule == nil {
-		out.Tally = s.find.tally(e)
-	}
+	out.Tally.rule, out.Tally.acked = e.rule, e.acked[0]
 	c.done, c.shard = e.done, s
 	if t := e.tie; t != nil {
-		if e.rule != nil {
-			out.Tally.answers = &t.answers
-		}
+		out.Tally.answers = &t.answers
+		c.wake = t.wake
+	}
+}
+
+// leaveLocked enters the end of an entry in the books and makes its references void.
+func (s *shard[K]) leaveLocked(e *entry[K], end End) {
+	wake := false
+	if t := e.tie; t != nil {
 		if t.session != nil {
 			t.session.leave(t)
 			t.session = nil
 		}
-		c.wake = t.wake
 		t.slot = gone
+		wake = t.wake
 	}
-	s.countLocked(end, c.wake)
+	s.countLocked(end, wake)
 	if s.list.capacity > 0 {
 		s.list.parked.Add(-1)
 	}
