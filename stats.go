@@ -34,6 +34,7 @@ func (l *core[K]) Stats() Stats {
 		added, live, running, ended := s.added, uint64(s.live), s.runningLocked(), s.ended
 		late, duplicates, foreign := s.late, s.duplicates, s.foreign
 		s.mu.Unlock()
+		of := func(end End) uint64 { return ended[end-EndCompleted] }
 
 		st.Parked += int(live)
 		st.Running += running
@@ -42,14 +43,14 @@ func (l *core[K]) Stats() Stats {
 		for _, n := range ended {
 			st.Reached -= n
 		}
-		st.Completed += ended[EndCompleted-EndCompleted]
-		st.TimedOut += ended[EndTimedOut-EndCompleted]
-		st.Unreachable += ended[EndUnreachable-EndCompleted]
-		st.Failed += ended[EndFailed-EndCompleted]
-		st.Truncated += ended[EndTruncated-EndCompleted]
-		st.SessionEnded += ended[EndSession-EndCompleted]
-		st.Canceled += ended[EndCanceled-EndCompleted]
-		st.Closed += ended[EndClosed-EndCompleted]
+		st.Completed += of(EndCompleted)
+		st.TimedOut += of(EndTimedOut)
+		st.Unreachable += of(EndUnreachable)
+		st.Failed += of(EndFailed)
+		st.Truncated += of(EndTruncated)
+		st.SessionEnded += of(EndSession)
+		st.Canceled += of(EndCanceled)
+		st.Closed += of(EndClosed)
 		st.LateAcks += late
 		st.DuplicateAcks += duplicates
 		st.ForeignAcks += foreign
