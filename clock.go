@@ -51,8 +51,9 @@ func (systemClock) Now() time.Time { return time.Now() }
 func (systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 
 // FakeClock is a [Clock] for tests: it stands still until [FakeClock.Advance]
-// moves it, so that an hour of timeouts passes in no time and always in the
-// same order.
+// moves it, so that an hour of timeouts passes in no time. What expires does so
+// in order of the deadlines; entries of a WaitingList that share one, in no
+// particular order.
 //
 //	clock := waitlist.NewFakeClock(time.Unix(0, 0))
 //	list := waitlist.New[string](waitlist.Options{Timeout: time.Minute, Clock: clock})
@@ -63,6 +64,9 @@ func (systemClock) AfterFunc(d time.Duration, f func()) Timer { return time.Afte
 // that its deadlines are exact: a callback that reports a timeout finds in Now
 // the very deadline of its entry and, without an Executor, has returned when
 // Advance does.
+//
+// Contexts do not follow it: a Shutdown or a Wait that hangs on the clock goes on
+// when another goroutine advances it.
 //
 // Its methods and those of its timers may be called from any goroutine, and
 // from the functions that it runs. The zero value is a clock that stands at the

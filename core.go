@@ -10,8 +10,8 @@ import (
 
 // Options configure a list. The zero value is ready to use.
 type Options struct {
-	// Timeout is how long an entry may stay parked unless its Add says otherwise.
-	// Zero means 10 seconds; math.MaxInt64 means for ever.
+	// Timeout is how long an entry may stay parked unless its Add says otherwise, that
+	// of a Wait included. Zero means 10 seconds; math.MaxInt64 means for ever.
 	Timeout time.Duration
 
 	// SweepInterval is the least time between two sweeps by the timer, so that a
@@ -32,7 +32,7 @@ type Options struct {
 	// clock, of which only monotonic readings are used.
 	Clock Clock
 
-	// Executor runs callbacks elsewhere. Without one a callback runs inside the
+	// Executor runs callbacks elsewhere (but for the end of a Wait, which needs none). Without one a callback runs inside the
 	// call that ended its entry: the connection's reader inside Ack, the
 	// sweeper's timer, whoever closes. There a callback that blocks or syncs a
 	// file holds up every later answer on that connection, and one that takes a
@@ -43,9 +43,11 @@ type Options struct {
 	// It gets one run per callback, with no lock held. It must call each run
 	// exactly once (a second call does nothing), on any goroutine, must accept
 	// work until the list's Done is closed, and must not block on what the
-	// callers of this list have to release. One that is first-in first-out on a
-	// single goroutine keeps the order of a WatermarkList; a goroutine per run
-	// keeps none. If the executor itself panics or exits before it has called
+	// callers of this list have to release: a channel with a bounded buffer does,
+	// when a callback on its worker ends other entries, or when a caller holds the
+	// lock that the callbacks want. Use a queue that grows. One that is first-in
+	// first-out on a single goroutine keeps the order of a WatermarkList; a goroutine
+	// per run keeps none. If the executor itself panics or exits before it has called
 	// run, the callback runs where the executor was called, and then the panic
 	// is treated as the callback's.
 	Executor func(run func())

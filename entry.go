@@ -47,6 +47,7 @@ var endNames = [numEnds]string{
 	"session ended", "canceled", "closed",
 }
 
+// String returns the end in words, such as "timed out"; "never parked" for 0.
 func (e End) String() string { return enumName("End", endNames[:], uint8(e)) }
 
 // AckResult says what became of one peer's answer.
@@ -56,13 +57,14 @@ type AckResult uint8
 const (
 	AckCounted   AckResult = 1 + iota // counted; the entry is still parked
 	AckDecided                        // this answer ended the entry, either way, or moved the watermark
-	AckDuplicate                      // the peer had already answered; its first answer stays
+	AckDuplicate                      // the peer had already answered, and its first answer stays; but an ack after a refusal counts
 	AckNotMember                      // the peer is not in the quorum; nothing was counted
 	AckUnknown                        // nothing is parked under the key: it has ended, or never was
 )
 
 var ackResultNames = [...]string{"", "counted", "decided", "duplicate", "not a member", "unknown"}
 
+// String returns the result in words, such as "not a member".
 func (r AckResult) String() string { return enumName("AckResult", ackResultNames[:], uint8(r)) }
 
 // enumName falls back to the number for a value that has no name.

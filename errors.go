@@ -17,55 +17,61 @@ import (
 var (
 	// ErrNotParked is matched by every error that says that nothing was parked
 	// and that no callback will be called.
-	ErrNotParked = errors.New("not parked")
+	ErrNotParked = errors.New(prefix + "not parked")
 
 	// ErrDuplicateKey refuses an Add whose key is already parked. The entry that
 	// is parked is untouched.
-	ErrDuplicateKey = errors.New("key is already parked")
+	ErrDuplicateKey = errors.New(prefix + "key is already parked")
 
 	// ErrInvalidQuorum refuses a rule that makes no sense or can never be met.
-	ErrInvalidQuorum = errors.New("invalid quorum")
+	ErrInvalidQuorum = errors.New(prefix + "invalid quorum")
 
 	// ErrFull refuses an Add beyond Options.Capacity.
-	ErrFull = errors.New("capacity is used up")
+	ErrFull = errors.New(prefix + "capacity is used up")
 
 	// ErrNilCallback refuses an Add without a callback.
-	ErrNilCallback = errors.New("nil callback")
+	ErrNilCallback = errors.New(prefix + "nil callback")
 
 	// ErrClosed refuses an Add to a list that shuts down, and ends the entries
 	// that Shutdown or Close gives back.
-	ErrClosed = errors.New("list is closed")
+	ErrClosed = errors.New(prefix + "list is closed")
 
 	// ErrTimeout refuses an Add that has no time left, and ends the entries whose
-	// deadline has come. It has a method Timeout() bool that returns true, as
-	// the timeouts of package net do.
+	// deadline has come; who refused until then is in the outcome's Tally. It has a
+	// method Timeout() bool that returns true, as the timeouts of package net do.
 	ErrTimeout error = timeoutError{}
 
 	// ErrSessionEnded refuses an Add into an ended Session and ends the entries
 	// that a Session still held. Such errors match the cause given to
 	// Session.End too.
-	ErrSessionEnded = errors.New("session ended")
+	ErrSessionEnded = errors.New(prefix + "session ended")
 
 	// ErrUnreachable ends an entry whose quorum can no longer be reached. The
 	// error's Unwrap() []error lists the reasons of the peers that refused, in
 	// order of arrival, and nothing else.
-	ErrUnreachable = errors.New("quorum is unreachable")
+	ErrUnreachable = errors.New(prefix + "quorum is unreachable")
 
 	// ErrTruncated ends the entries of a WatermarkList that Truncate cuts off.
 	// Such errors match the cause given to Truncate too.
-	ErrTruncated = errors.New("truncated")
+	ErrTruncated = errors.New(prefix + "truncated")
 
 	// ErrNoReason stands in for a nil error or reason, in any call: only a met
 	// condition gives a nil Outcome.Err.
-	ErrNoReason = errors.New("no reason given")
+	ErrNoReason = errors.New(prefix + "no reason given")
 
 	// ErrReached refuses a Truncate at or below the watermark.
-	ErrReached = errors.New("watermark has already reached the index")
+	ErrReached = errors.New(prefix + "watermark has already reached the index")
 )
+
+// prefix begins the text of every error of this package, once.
+const prefix = "waitlist: "
+
+// bare is the text of an error that becomes part of another one.
+func bare(err error) string { return strings.TrimPrefix(err.Error(), prefix) }
 
 type timeoutError struct{}
 
-func (timeoutError) Error() string { return "timed out" }
+func (timeoutError) Error() string { return prefix + "timed out" }
 func (timeoutError) Timeout() bool { return true }
 
 // orNoReason gives an error that a caller left out.
@@ -79,7 +85,7 @@ func orNoReason(err error) error {
 // refusal is the error of an Add that parked nothing.
 type refusal struct{ reason error }
 
-func (r *refusal) Error() string        { return "waitlist: not parked: " + r.reason.Error() }
+func (r *refusal) Error() string        { return ErrNotParked.Error() + ": " + bare(r.reason) }
 func (r *refusal) Unwrap() error        { return r.reason }
 func (r *refusal) Is(target error) bool { return target == ErrNotParked }
 
@@ -97,7 +103,7 @@ var (
 // as its cause. It matches both.
 type causedError struct{ kind, cause error }
 
-func (e *causedError) Error() string   { return "waitlist: " + e.kind.Error() + ": " + e.cause.Error() }
+func (e *causedError) Error() string   { return e.kind.Error() + ": " + bare(e.cause) }
 func (e *causedError) Unwrap() []error { return []error{e.kind, e.cause} }
 
 func caused(kind, cause error) error { return &causedError{kind, orNoReason(cause)} }
@@ -108,9 +114,9 @@ type unreachableError struct{ tally Tally }
 
 func (e *unreachableError) Error() string {
 	var text strings.Builder
-	text.WriteString("waitlist: " + ErrUnreachable.Error())
+	text.WriteString(ErrUnreachable.Error())
 	for peer, reason := range e.tally.Refused() {
-		fmt.Fprintf(&text, "; peer %d: %v", peer, reason)
+		fmt.Fprintf(&text, "; peer %d: %s", peer, bare(reason))
 	}
 	return text.String()
 }

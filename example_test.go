@@ -31,9 +31,9 @@ func Example() {
 	replicate(42) // send only now, so that no answer comes too early
 
 	// The connections' readers hand in what the peers say:
-	writes.Ack(42, 1)
+	writes.Ack(42, 1) // this node's own disk: nobody acks that for you
 	writes.Ack(42, 3) // a majority: the callback runs here
-	writes.Ack(42, 2) // late, counted, ignored
+	writes.Ack(42, 2) // late: AckUnknown, changes nothing
 	// Output: 42 reached <nil>
 }
 
@@ -56,40 +56,47 @@ func ExampleWaitingList_majorityWrite() {
 	}
 
 	put(1, "ann")
-	put(1, "bob")     // the same correlation id: the first is untouched
-	writes.Ack(1, 1)  // this node's own disk is a peer like the others
-	writes.Ack(1, 2)  // from the reader of peer 2's connection
-	writes.Nack(1, 3, // too late to matter
-		errors.New("disk full"))
+	put(1, "bob") // the same correlation id: the first is untouched
+	writes.Ack(1, 1)
+	writes.Ack(1, 2)
 	// Output:
 	// bob: refused: waitlist: not parked: key is already parked
 	// ann: stored
 }
 
 func ExampleWaitingList_twoPhaseCommit() {
-	votes := waitlist.New[string](waitlist.Options{})
-	participants := []waitlist.PeerID{1, 2, 3}
+	votes := waitlist.New[string](waitlist.Options{Timeout: 3 * time.Second})
+	participants := []waitlist.PeerID{1, 2}
 
 	prepare := func(txn string) {
-		_ = votes.Add(txn, waitlist.All(participants...), func(out waitlist.Outcome[string]) {
+		err := votes.Add(txn, waitlist.All(participants...), func(out waitlist.Outcome[string]) {
 			decision := "abort" // one no, or silence until the deadline
 			if out.Err == nil {
 				decision = "commit"
 			}
-			// Write the decision to disk here, before anybody hears of it.
+			// Write the decision to disk before anybody hears of it. That blocks, so
+			// a real coordinator sets Options.Executor.
 			for _, p := range participants {
 				send(p, decision+" "+out.Key)
 			}
 		})
+		if err != nil {
+			return
+		}
+		for _, p := range participants {
+			send(p, "prepare "+txn)
+		}
 	}
 
 	prepare("t1")
 	votes.Ack("t1", 1)
 	votes.Nack("t1", 2, errors.New("insufficient funds")) // All is out of reach: ends now
+	// A yes that comes now is AckUnknown: tell that participant to abort.
 	// Output:
+	// send prepare t1 to peer 1
+	// send prepare t1 to peer 2
 	// send abort t1 to peer 1
 	// send abort t1 to peer 2
-	// send abort t1 to peer 3
 }
 
 func ExampleAllOf_jointConsensus() {
@@ -115,7 +122,7 @@ func ExampleAtLeastOf_perDatacentre() {
 	localQuorum := east                                       // LOCAL_QUORUM
 	eachQuorum := waitlist.AllOf(east, west)                  // EACH_QUORUM
 	anyQuorum := waitlist.AtLeastOf(1, east, west)            // one region may be down
-	two := waitlist.AtLeast(2, 1, 2, 3, 4, 5, 6)              // TWO
+	two := waitlist.AtLeast(2, 1, 2, 3, 4, 5, 6)              // any two of six: TWO
 	heavy := waitlist.Weighted(3, map[waitlist.PeerID]uint64{ // votes instead of heads
 		1: 2, 4: 1, 5: 1,
 	})
@@ -179,7 +186,8 @@ func ExampleSession() {
 	)
 
 	// Check, park, check again: a value stored between the first check and the
-	// parking has woken nobody. The key holds who waits, so that several can.
+	// parking has woken nobody. A key is parked once, so the waiter is part of it and
+	// several can wait for one value.
 	get := func(key, waiter string) {
 		park := key + "/" + waiter
 		if v, ok := store.Load(key); ok {
@@ -196,6 +204,7 @@ func ExampleSession() {
 			}
 		}, waitlist.InSession(&client))
 		if err != nil {
+			answer(waiter, "refused: "+err.Error())
 			return
 		}
 		if _, ok := store.Load(key); ok {
@@ -214,6 +223,67 @@ func ExampleSession() {
 	// reader 1: apple
 	// reader 2: session ended
 	// 1 left
+}
+
+func ExampleWaitingList_PeerDown() {
+	writes := waitlist.New[uint64](waitlist.Options{})
+	quorum := waitlist.Majority(1, 2, 3)
+	for id := range uint64(2) {
+		_ = writes.Add(id, quorum, func(out waitlist.Outcome[uint64]) {
+			fmt.Println(out.Key, out.End, out.Err)
+		})
+	}
+	writes.Nack(0, 2, errors.New("disk full"))
+
+	// The connection to peer 3 is lost, and nothing will be sent to it again. That
+	// refuses, in its name, what is parked now. If you reconnect and retry, don't.
+	writes.PeerDown(3, errors.New("connection reset"))
+	fmt.Println(writes.Len(), "can still make it")
+	// Output:
+	// 0 unreachable waitlist: quorum is unreachable; peer 2: disk full; peer 3: connection reset
+	// 1 can still make it
+}
+
+func ExampleOptions_executor() {
+	// Callbacks that block or take locks run on a goroutine of their own, in order. The
+	// queue grows: a bounded one could wait for its own worker.
+	var (
+		mu    sync.Mutex
+		queue []func()
+		more  = sync.NewCond(&mu)
+	)
+	go func() {
+		for {
+			mu.Lock()
+			for len(queue) == 0 {
+				more.Wait()
+			}
+			run := queue[0]
+			queue = queue[1:]
+			mu.Unlock()
+			if run == nil {
+				return
+			}
+			run()
+		}
+	}()
+	execute := func(run func()) {
+		mu.Lock()
+		queue = append(queue, run)
+		mu.Unlock()
+		more.Signal()
+	}
+
+	writes := waitlist.New[string](waitlist.Options{Executor: execute})
+	_ = writes.Add("a", waitlist.AtLeast(1, 1, 2), func(out waitlist.Outcome[string]) {
+		fmt.Println("sync the file for", out.Key)
+	})
+	writes.Ack("a", 2) // returns at once
+
+	_ = writes.Close()
+	<-writes.Done() // the worker has run everything
+	execute(nil)
+	// Output: sync the file for a
 }
 
 func ExampleWaitingList_Shutdown() {
@@ -238,12 +308,15 @@ func ExampleWaitingList_Shutdown() {
 }
 
 func ExampleWaitingList_Wait() {
-	calls := waitlist.New[uint64](waitlist.Options{})
+	type call struct{ id, attempt uint64 } // a retry is another key
+
+	calls := waitlist.New[call](waitlist.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 
-	out, err := calls.Wait(ctx, 5, waitlist.AtLeast(1, 8, 9), func() error {
-		go calls.AckWith(5, 9, "pong") // send the request; the reader acks
+	first := call{id: 5, attempt: 1}
+	out, err := calls.Wait(ctx, first, waitlist.AtLeast(1, 8, 9), func() error {
+		go calls.AckWith(first, 9, "pong") // send the request; the reader acks
 		return nil
 	})
 	if out.End == 0 {
@@ -296,9 +369,22 @@ func ExampleFakeClock() {
 func ExampleWatermarkList_raft() {
 	applied := waitlist.NewWatermarkList(uint64(100), waitlist.Options{}) // applied so far
 
-	// Propose: the log has given the command its index.
-	propose := func(index uint64, client string) {
-		err := applied.Add(index, func(out waitlist.Outcome[uint64]) {
+	// Propose: take the index, append and park under one lock, so that nothing is
+	// parked once leadership is given up under it.
+	var (
+		log     sync.Mutex
+		leading = true
+		last    = uint64(100)
+	)
+	propose := func(client string) {
+		log.Lock()
+		defer log.Unlock()
+		if !leading {
+			answer(client, "not the leader")
+			return
+		}
+		last++ // append the command here
+		err := applied.Add(last, func(out waitlist.Outcome[uint64]) {
 			if out.Err != nil {
 				answer(client, "unknown: "+out.Err.Error()) // it may still be committed
 				return
@@ -309,23 +395,24 @@ func ExampleWatermarkList_raft() {
 			answer(client, "unknown: "+err.Error())
 		}
 	}
-	propose(101, "ann")
-	propose(102, "bob")
-	propose(103, "eve")
+	propose("ann")
+	propose("bob")
 
 	// Apply: in one step up to where the state machine is.
 	applied.Advance(101)
 
 	// Leadership is lost: end what is parked before anything else is applied, or
 	// another leader's command at 102 is reported as bob's.
-	ended, _ := applied.Truncate(102, errors.New("leadership lost"))
-	fmt.Println(ended, "ended")
-	applied.Advance(103)
+	log.Lock()
+	leading = false
+	log.Unlock()
+	_, _ = applied.Truncate(102, errors.New("leadership lost"))
+	applied.Advance(102)
+	propose("eve")
 	// Output:
 	// ann: applied at 101
 	// bob: unknown: waitlist: truncated: leadership lost
-	// eve: unknown: waitlist: truncated: leadership lost
-	// 2 ended
+	// eve: not the leader
 }
 
 func ExampleWatermarkList_Ack() {
@@ -340,8 +427,9 @@ func ExampleWatermarkList_Ack() {
 	commit.Ack(102, 1) // the leader's own log
 	commit.Ack(100, 2)
 	fmt.Println("committed", commit.Watermark())
-	commit.Ack(103, 3)
-	fmt.Println("committed", commit.Watermark())
+	if commit.Ack(103, 3) == waitlist.AckDecided { // the mark has moved: apply up to it
+		fmt.Println("committed", commit.Watermark())
+	}
 	// Output:
 	// committed 100
 	// 102 reached [1 3]
@@ -363,9 +451,13 @@ func ExampleWatermarkList_SetQuorum() {
 	completed, _ := partition.SetQuorum(waitlist.All(1, 2))
 	fmt.Println(completed, "completed, high watermark", partition.Watermark())
 
-	// It has caught up: let it in, and tell at once what it is known to hold.
+	// It has caught up to 4: let it in, tell at once what it holds, and look whether the
+	// mark has risen meanwhile; then it is not in sync yet.
 	_, _ = partition.SetQuorum(waitlist.All(1, 2, 3))
 	partition.Ack(4, 3)
+	if partition.Watermark() > 4 {
+		_, _ = partition.SetQuorum(waitlist.All(1, 2))
+	}
 	// Output:
 	// produced up to 4 reached
 	// 1 completed, high watermark 4

@@ -53,9 +53,8 @@ func TestReadmeShowsExamplesThatRun(t *testing.T) {
 	}
 }
 
-// dedent takes one level of indentation off and drops the expected output.
+// dedent takes one level of indentation off.
 func dedent(body string) string {
-	body, _, _ = strings.Cut(body, "\t// Output:")
 	lines := strings.Split(strings.Trim(body, "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimPrefix(line, "\t")

@@ -24,6 +24,9 @@ func (c *closing) init(shards int) { c.undrained.Store(int32(shards)) }
 // what still is: each entry ends as EndClosed with ErrClosed, so that its owner can
 // return a claim or a lease now and not when it expires.
 //
+// Stop first whatever feeds the list: a queue that is still being pulled from delivers
+// to you again what you give back.
+//
 // It returns nil if this call gave nothing back, or else an error that says how
 // many and matches ctx's. It does not wait for callbacks that other goroutines have
 // begun (Done tells when they are over), so a callback may call it. It may be called

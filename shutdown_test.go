@@ -269,6 +269,18 @@ func TestDone_WaitsForTheTimerThatHasFired(t *testing.T) {
 	require.True(t, isClosed(l.Done()))
 }
 
+// Between the last claim and the stop of the timer an Add that was overtaken may
+// still arm it; whoever looks then must not find the list done.
+func TestDone_NotBeforeTheTimerIsStopped(t *testing.T) {
+	l := New[int](Options{})
+	l.undrained.Store(0) // as the last claim leaves it
+	l.checkDone()
+	require.False(t, isClosed(l.Done()))
+	l.undrained.Store(1)
+	l.shardDrained()
+	require.True(t, isClosed(l.Done()))
+}
+
 // The callback is back, but the sweep that handed it over is not.
 func TestDone_WaitsForTheSweepWhoseExecutorHasNotReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,7 @@ package waitlist
 // counters from Reached to Closed: each shard's part is read whole.
 type Stats struct {
 	Parked  int // parked now
-	Running int // claimed, and the callback not yet back
+	Running int // claimed, and the callback not yet back; those that an Executor holds included
 
 	Added uint64 // Adds and Waits that were not refused
 

@@ -1,6 +1,7 @@
 package waitlist
 
 import (
+	"fmt"
 	"iter"
 	"slices"
 )
@@ -79,6 +80,15 @@ func (t Tally) Decider() (PeerID, bool) { return t.decider, t.decided }
 // without one, and in an outcome of a request that was never parked, it is the
 // zero Quorum.
 func (t Tally) Quorum() Quorum { return Quorum{rule: t.rule} }
+
+// String returns the tally on one line, for logs: the rule, who acked and who refused.
+func (t Tally) String() string {
+	text := fmt.Sprintf("%v: acked %d", t.Quorum(), slices.Collect(t.Acked()))
+	for peer, reason := range t.Refused() {
+		text += fmt.Sprintf(", %d refused (%v)", peer, reason)
+	}
+	return text
+}
 
 // members yields the members that pass the test.
 func (t Tally) members(test func(i int) bool) iter.Seq[PeerID] {

@@ -29,8 +29,7 @@ type WatermarkList[I Integer] struct {
 
 // NewWatermarkList makes an empty list whose watermark is start: all up to start,
 // negative indexes included, is already reached. It panics if an option makes no
-// sense, naming it. An empty list takes a few hundred bytes and holds no goroutine
-// and no timer.
+// sense, naming it. An empty list takes 512 bytes and holds no goroutine and no timer.
 func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 	opts.check()
 	w := &WatermarkList[I]{}
@@ -54,8 +53,10 @@ func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 // for may still be committed, so to its client the request is unknown, not failed, and
 // whoever has appended it acks it all the same.
 //
-// A log that gives out the index, parks and appends under a lock of its own may do so,
-// as long as the index is a fresh one: above the mark, done is never called inside Add.
+// A log takes the index, parks and appends under one lock of its own, and gives up
+// leadership under the same lock before it calls Truncate or FailAll: a proposal that
+// parks after those is completed by another leader's entry. That lock is safe, since for
+// an index above the mark done is never called inside Add.
 //
 // Cost: one reading of the clock and one lock; O(1) for an index no lower than those
 // parked, O(log n) for one out of order; nothing is allocated, except as memory
