@@ -49,7 +49,8 @@ type Options struct {
 	// first-out on a single goroutine keeps the order of a WatermarkList; a goroutine
 	// per run keeps none. If the executor itself panics or exits before it has called
 	// run, the callback runs where the executor was called, and then the panic
-	// is treated as the callback's.
+	// is treated as the callback's. A later panic of the executor goes to OnPanic,
+	// too, or on to its caller.
 	Executor func(run func())
 
 	// OnPanic is told of each panic in a callback, which ends there. Without it
@@ -106,8 +107,8 @@ type core[K comparable] struct {
 	capacity int64
 	executor func(run func())
 	onPanic  func(key, value any, stack []byte)
-	clock    Clock // nil: the system clock
-	epoch    time.Time
+	clock    Clock     // nil: the system clock
+	epoch    time.Time // on another clock, also written at its first reading: see now
 
 	latest  atomic.Int64 // latest reading of a clock that is not the system's
 	parked  atomic.Int64 // entries parked; kept only under a capacity
@@ -133,6 +134,7 @@ func (l *core[K]) init(opts *Options, shards []*shard[K]) {
 		l.epoch = time.Now()
 	} else {
 		l.epoch = l.clock.Now()
+		l.latest.Store(unread)
 	}
 	l.sweeper.init(opts)
 	l.closing.init(len(shards))
@@ -141,13 +143,31 @@ func (l *core[K]) init(opts *Options, shards []*shard[K]) {
 	}
 }
 
-// now reads the clock, in nanoseconds since the list was made. It never goes back:
-// the system's monotonic clock does not, another is held at its latest reading.
+// unread is the latest reading of a clock that nobody has needed yet.
+const unread = -1
+
+// now reads the clock, in nanoseconds since the epoch. It never goes back: the system's
+// monotonic clock does not, another is held at its latest reading.
+//
+// The epoch is when the list was made; on another clock it is the first reading that is
+// needed, if that is later: nanoseconds reach 292 years, and a test's clock may have been
+// set from the zero time to today in between.
 func (l *core[K]) now() int64 {
 	if l.clock == nil {
 		return int64(time.Since(l.epoch))
 	}
-	now := int64(l.clock.Now().Sub(l.epoch))
+	reading := l.clock.Now()
+	if l.latest.Load() == unread {
+		l.leaf.Lock()
+		if l.latest.Load() == unread {
+			if reading.After(l.epoch) {
+				l.epoch = reading
+			}
+			l.latest.Store(0)
+		}
+		l.leaf.Unlock()
+	}
+	now := int64(reading.Sub(l.epoch))
 	for {
 		latest := l.latest.Load()
 		if now <= latest {

@@ -72,7 +72,7 @@
 //	PeerDown, FailFunc,     everything parked
 //	FailAll, All
 //	Session.End             what the session holds
-//	an idle list            no goroutine and no timer; 22 KiB when new and about 60
+//	an idle list            no goroutine and no timer; 22 KiB when new and about 100
 //	                        after use, a WatermarkList 512 bytes when new
 //
 // # When not to use it

@@ -108,15 +108,24 @@ func (e *causedError) Unwrap() []error { return []error{e.kind, e.cause} }
 
 func caused(kind, cause error) error { return &causedError{kind, orNoReason(cause)} }
 
-// unreachableError ends an entry whose quorum the refusals have put out of
-// reach. The reasons are not repeated in it but read from the entry's tally.
-type unreachableError struct{ tally Tally }
+// unreachableError ends an entry whose quorum the refusals have put out of reach. It
+// holds the refusals and not the tally: an error that somebody keeps must not keep
+// payloads.
+type unreachableError struct{ refusals []answer }
+
+func unreachable(t Tally) error {
+	e := &unreachableError{}
+	for peer, reason := range t.Refused() {
+		e.refusals = append(e.refusals, answer{peer: peer, reason: reason})
+	}
+	return e
+}
 
 func (e *unreachableError) Error() string {
 	var text strings.Builder
 	text.WriteString(ErrUnreachable.Error())
-	for peer, reason := range e.tally.Refused() {
-		fmt.Fprintf(&text, "; peer %d: %s", peer, bare(reason))
+	for _, r := range e.refusals {
+		fmt.Fprintf(&text, "; peer %d: %s", r.peer, bare(r.reason))
 	}
 	return text.String()
 }
@@ -124,16 +133,16 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
 
 func (e *unreachableError) Unwrap() (reasons []error) {
-	for _, reason := range e.tally.Refused() {
-		reasons = append(reasons, reason)
+	for _, r := range e.refusals {
+		reasons = append(reasons, r.reason)
 	}
 	return reasons
 }
 
 // contextError matches a finished context's error and its cause.
 func contextError(ctx context.Context) error {
-	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == nil || cause == err {
+	err, cause := orNoReason(ctx.Err()), context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) { // not ==: an error need not be comparable
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, cause)

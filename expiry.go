@@ -10,6 +10,12 @@ import (
 // never is a deadline that does not come.
 const never = math.MaxInt64
 
+// How long the sweeper waits for a clock that is behind its timers.
+const (
+	minPause = time.Millisecond
+	maxPause = time.Second
+)
+
 // sweeper is the timer that expires what is due. It is a timer and not a loop:
 // while nothing is parked nothing is armed, and no goroutine is ever held.
 type sweeper struct {
@@ -22,12 +28,13 @@ type sweeper struct {
 
 	interval time.Duration
 
-	// leaf guards the rest, and what closing keeps. It is the last lock anybody
-	// takes; only a Clock's AfterFunc, Stop and Reset are called under it.
+	// leaf guards the rest, and what closing keeps. Nobody takes it while holding a
+	// shard, and only a Clock is called under it. (checkDone looks into the shards
+	// under it.)
 	leaf     sync.Mutex
 	timer    Timer // made at the first use
 	fires    int32 // calls of fire that the timer still owes
-	sweeping int32 // sweeps under way
+	sweeping int32 // sweeps, and other calls that must be over before the list is done
 }
 
 func (w *sweeper) init(opts *Options) {
@@ -45,16 +52,21 @@ func (w *sweeper) init(opts *Options) {
 // arm makes sure that the timer fires no later than the deadline, or the floor if
 // that is later. Nobody is told to hurry for an entry that is not the earliest.
 //
-// No deadline is lost between an Add and a sweep: the sweep resets armed before it
-// locks the first shard, so either it finds the entry, or the Add, which calls arm
-// after it has unlocked the shard, finds what the sweep has written.
-func (l *core[K]) arm(deadline int64) {
+// No deadline is lost between an Add and a sweep: a sweep that the timer has begun resets
+// armed before it locks the first shard, so either it finds the entry, or the Add, which
+// calls arm after it has unlocked the shard, finds what the sweep has written. A Sweep by
+// hand leaves the timer as it is.
+func (l *core[K]) arm(deadline, now int64) {
 	if max(deadline, l.floor.Load()) < l.armed.Load() {
-		l.armEarlier(deadline)
+		l.armEarlier(deadline, now, l.clock != nil)
 	}
 }
 
-func (l *core[K]) armEarlier(deadline int64) {
+// armEarlier arms the timer for a deadline, if that is earlier. now is the latest reading
+// of the clock. A fake clock may have been advanced since; then the timer would be late by
+// that much, on a clock that may not move again, so recheck reads it once more. (One
+// that always moves is not late for it: hence the limit.)
+func (l *core[K]) armEarlier(deadline, now int64, recheck bool) {
 	l.leaf.Lock()
 	defer l.leaf.Unlock()
 	at := max(deadline, l.floor.Load())
@@ -62,8 +74,7 @@ func (l *core[K]) armEarlier(deadline int64) {
 		return
 	}
 	l.armed.Store(at)
-	for range 10 {
-		now := l.now()
+	for range 3 {
 		wait := time.Duration(at - now)
 		switch {
 		case l.timer == nil && l.clock == nil:
@@ -75,17 +86,18 @@ func (l *core[K]) armEarlier(deadline int64) {
 		case !l.timer.Reset(wait):
 			l.fires++
 		}
-		// A fake clock may have been advanced between the reading and the
-		// arming; then the timer would be late by that much, on a clock that may
-		// not move again. One that always moves is not late for it: hence the
-		// limit.
-		if l.clock == nil || wait <= 0 || l.now() == now {
+		if !recheck || wait <= 0 {
 			return
 		}
+		again := l.now()
+		if again == now {
+			return
+		}
+		now = again
 	}
 }
 
-// disarm stops the timer for good. The caller holds leaf.
+// disarmLocked stops the timer for good. The caller holds leaf.
 func (l *core[K]) disarmLocked() {
 	l.armed.Store(math.MinInt64)
 	if l.timer != nil && l.timer.Stop() {
@@ -109,9 +121,18 @@ func (l *core[K]) sweep(fired int32) int {
 	l.leaf.Lock()
 	l.fires -= fired
 	l.sweeping++
-	if l.armed.Load() != math.MinInt64 {
-		l.armed.Store(never)
-		l.floor.Store(max(l.floor.Load(), deadline(now, l.interval)))
+	if armed := l.armed.Load(); armed != math.MinInt64 {
+		pause := l.interval
+		if fired > 0 {
+			l.armed.Store(never)
+			if armed != never && now < armed {
+				// The timer is ahead of the clock, which has gone back and stands
+				// still, or the timer fires early. Wait twice as long as it did
+				// now, or the two would play for as long as the clock stands.
+				pause = max(pause, min(2*time.Duration(armed-now), maxPause), minPause)
+			}
+		}
+		l.floor.Store(max(l.floor.Load(), deadline(now, pause)))
 	}
 	l.leaf.Unlock()
 	defer l.swept()
@@ -133,8 +154,19 @@ func (l *core[K]) sweep(fired int32) int {
 		}
 		s.mu.Unlock()
 	}
-	l.arm(int64(next))
+	l.armEarlier(int64(next), now, false)
 	return p.finish()
+}
+
+// hold keeps the list from being done until swept is called, unless it is already.
+func (l *core[K]) hold() bool {
+	l.leaf.Lock()
+	defer l.leaf.Unlock()
+	if l.finished {
+		return false
+	}
+	l.sweeping++
+	return true
 }
 
 func (l *core[K]) swept() {

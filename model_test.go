@@ -247,9 +247,18 @@ func compareShutdown(err error, n int) error {
 	return nil
 }
 
+// shownDeadline lets the deadlines that never come be one: they are centuries away, counted
+// from the list's first reading of the clock.
+func shownDeadline(at time.Time) string {
+	if at.Year() > 2300 {
+		return "never"
+	}
+	return at.String()
+}
+
 // snapshot tells what a Parked should say.
 func (m *model[K]) snapshot(r *registration[K]) string {
-	return fmt.Sprint(r.key, epoch.Add(r.since), epoch.Add(r.deadline), m.oracle.view(r))
+	return fmt.Sprint(r.key, epoch.Add(r.since), shownDeadline(epoch.Add(r.deadline)), m.oracle.view(r))
 }
 
 func (m *model[K]) compareAll(o op, got []Parked[K], want []string) error {
@@ -258,7 +267,7 @@ func (m *model[K]) compareAll(o op, got []Parked[K], want []string) error {
 	}
 	lines := make([]string, len(got))
 	for i, p := range got {
-		lines[i] = fmt.Sprint(p.Key, p.Since, p.Deadline, viewOf(p.Tally))
+		lines[i] = fmt.Sprint(p.Key, p.Since, shownDeadline(p.Deadline), viewOf(p.Tally))
 		m.show(p.Tally)
 	}
 	slices.Sort(lines)

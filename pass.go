@@ -77,7 +77,11 @@ func (p *pass[K]) wake() {
 // callback's panic is on its way: a later one must not replace it.
 func (p *pass[K]) run(panicking *bool) {
 	throughout(func() {
-		for c, ok := p.calls.pop(p.list); ok; c, ok = p.calls.pop(p.list) {
+		for {
+			c, ok := p.calls.pop(p.list)
+			if !ok {
+				break
+			}
 			p.list.call(&c, panicking)
 		}
 		for len(p.lots) > 0 {
@@ -151,67 +155,106 @@ func throughout(work func()) {
 // if the entry is ended alone.
 func (l *core[K]) call(c *claim[K], panicking *bool) {
 	if l.executor != nil {
-		l.handOver(*c, panicking)
+		l.handOver(c, panicking)
 		return
 	}
 	l.invoke(c, panicking)
 }
 
-// invoke runs one callback here, settles the books and deals with a panic.
+// invoke runs one callback here, settles the books, unless the claim names no shard, and
+// deals with a panic.
 func (l *core[K]) invoke(c *claim[K], panicking *bool) {
 	returned := false
 	defer func() {
-		if !returned {
-			defer l.settle(c.shard)
-			l.report(c.out.Key, recover(), panicking)
+		if returned {
+			return
+		}
+		key, shard := c.out.Key, c.shard
+		*c = claim[K]{} // this frame may live until a whole pass is over
+		if shard != nil {
+			defer l.settle(shard)
+		}
+		if value := recover(); value != nil {
+			l.panics.Add(1)
+			l.report(key, value, panicking)
 		}
 	}()
 	c.done(c.out)
 	returned = true
-	l.settle(c.shard)
+	if c.shard != nil {
+		l.settle(c.shard)
+	}
 }
 
-// handOver gives one callback to the executor. Whatever the executor does, the
-// callback runs once: if the executor unwinds, here.
-func (l *core[K]) handOver(c claim[K], panicking *bool) {
-	var once atomic.Bool
-	run := func(panicking *bool) {
-		if once.CompareAndSwap(false, true) {
-			mine := c
-			c = claim[K]{} // an executor may hold on to run
-			l.invoke(&mine, panicking)
+// handOver gives one callback to the executor. Whatever the executor does, the callback
+// runs once: if the executor unwinds before it has called run, here.
+func (l *core[K]) handOver(claimed *claim[K], panicking *bool) {
+	c, key := *claimed, claimed.out.Key
+	*claimed = claim[K]{} // the executor may take its time
+	var taken atomic.Bool
+	take := func() (mine claim[K], ok bool) {
+		if ok = taken.CompareAndSwap(false, true); ok {
+			mine, c = c, claim[K]{} // the executor may hold on to run
 		}
+		return mine, ok
 	}
-	key, accepted := c.out.Key, false
+	accepted := false
 	defer func() {
 		if accepted {
 			return
 		}
-		defer run(panicking)
 		value := recover()
-		if value != nil && l.onPanic == nil && once.Load() {
-			goOn(value, panicking) // the callback's, through the executor: it has been counted
+		if panicking == nil {
+			panicking = new(bool)
+		}
+		mine, ok := take()
+		switch {
+		case ok:
+		case value == nil:
+			return
+		case l.onPanic != nil && l.hold(): // the executor's own: OnPanic has had the callback's
+			defer l.swept()
+			l.panics.Add(1)
+			l.report(key, value, panicking)
+			return
+		default:
+			goOn(value, panicking)
 			return
 		}
-		l.report(key, value, panicking)
+		defer l.settle(mine.shard)
+		mine.shard = nil // settled here
+		if value != nil {
+			l.panics.Add(1)
+			if l.onPanic != nil {
+				defer l.report(key, value, panicking)
+			} else if !*panicking {
+				*panicking = true
+				defer panic(value)
+			}
+		}
+		l.invoke(&mine, panicking)
 	}()
-	l.executor(func() { run(nil) })
+	l.executor(func() {
+		if mine, ok := take(); ok {
+			l.invoke(&mine, nil)
+		}
+	})
 	accepted = true
 }
 
-// report deals with what a deferred function has recovered: nil if the goroutine
-// exits. A panic that nobody is told of goes on from here, on top of the stack
-// that it came from.
+// report deals with a panic that has been recovered: OnPanic is told, or it goes on from
+// here, on top of the stack that it came from.
 func (l *core[K]) report(key K, value any, panicking *bool) {
-	if value == nil {
+	if l.onPanic == nil {
+		goOn(value, panicking)
 		return
 	}
-	l.panics.Add(1)
-	if l.onPanic != nil {
-		l.onPanic(key, value, debug.Stack())
-		return
-	}
-	goOn(value, panicking)
+	defer func() {
+		if value := recover(); value != nil { // OnPanic's own
+			goOn(value, panicking)
+		}
+	}()
+	l.onPanic(key, value, debug.Stack())
 }
 
 // goOn lets a panic go on, unless another of the same pass is on its way.
@@ -228,7 +271,7 @@ func goOn(value any, panicking *bool) {
 // settle says that a callback claimed in s is back.
 func (l *core[K]) settle(s *shard[K]) {
 	s.returned.Add(1)
-	if s.closed.Load() {
+	if s.closed.Load() && s.idle() {
 		l.checkDone()
 	}
 }

@@ -31,7 +31,7 @@ type racer[K comparable] struct {
 
 func newRacer[K comparable](s setup) *racer[K] {
 	r := &racer[K]{}
-	r.setup = s
+	r.setup, r.unsteady = s, true
 	r.witness = r
 	return r
 }

@@ -18,9 +18,8 @@ type Session struct {
 
 // holder is a shard of any list.
 type holder interface {
-	// claimTied claims the entry of t, unless somebody has, for the pass of its
-	// list, which is added to passes if it is not among them.
-	claimTied(t *tie, err error, passes []sessionPass) []sessionPass
+	// claimTied claims the entry of t, unless somebody has, for the pass of its list.
+	claimTied(t *tie, err error, passes *sessionPasses)
 }
 
 // sessionPass is a pass of any list.
@@ -28,6 +27,12 @@ type sessionPass interface {
 	wake()
 	run(panicking *bool)
 	count() int
+}
+
+// sessionPasses are the passes of one End, one for each list.
+type sessionPasses struct {
+	byList map[any]sessionPass
+	all    []sessionPass
 }
 
 // End ends every entry that the session still holds, as EndSession, and returns how
@@ -48,20 +53,20 @@ func (s *Session) End(cause error) (ended int) {
 
 	// The lock order is shard, then session, so End never holds both: between
 	// take and claimTied somebody else may end the entry, which the claim finds out.
-	var passes []sessionPass
+	passes := sessionPasses{byList: map[any]sessionPass{}}
 	for t, h := s.take(); t != nil; t, h = s.take() {
-		passes = h.claimTied(t, s.ended, passes)
+		h.claimTied(t, s.ended, &passes)
 	}
-	for _, p := range passes {
+	for _, p := range passes.all {
 		ended += p.count()
 		p.wake()
 	}
 	var panicking bool
 	next := 0
 	throughout(func() {
-		for next < len(passes) {
+		for next < len(passes.all) {
 			next++
-			passes[next-1].run(&panicking)
+			passes.all[next-1].run(&panicking)
 		}
 	})
 	return ended
@@ -128,23 +133,18 @@ func (s *Session) unlinkLocked(t *tie) {
 	s.held--
 }
 
-func (s *shard[K]) claimTied(t *tie, err error, passes []sessionPass) []sessionPass {
-	var mine *pass[K]
-	for _, p := range passes {
-		if p, ok := p.(*pass[K]); ok && p.list == s.list {
-			mine = p
-		}
-	}
-	if mine == nil {
-		mine = &pass[K]{list: s.list}
-		passes = append(passes, mine)
+func (s *shard[K]) claimTied(t *tie, err error, passes *sessionPasses) {
+	p, _ := passes.byList[s.list].(*pass[K])
+	if p == nil {
+		p = &pass[K]{list: s.list}
+		passes.byList[s.list] = p
+		passes.all = append(passes.all, p)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.slot != gone {
-		mine.claimLocked(s, t.slot, EndSession, err)
+		p.claimLocked(s, t.slot, EndSession, err)
 	}
-	return passes
 }
 
 func (p *pass[K]) count() int { return p.claimed }

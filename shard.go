@@ -39,6 +39,13 @@ type shard[K comparable] struct {
 	woken uint64
 }
 
+// idle reports whether every callback of the entries claimed here is back.
+func (s *shard[K]) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runningLocked() == 0
+}
+
 // runningLocked returns how many entries claimed here have a callback that is not back.
 func (s *shard[K]) runningLocked() int {
 	return int(s.added - uint64(s.live) - s.woken - s.returned.Load())
@@ -137,7 +144,7 @@ func (s *shard[K]) claimLocked(c *claim[K], slot uint32, end End, err error) {
 		e = moved
 	}
 	*e = entry[K]{} // whatever the entry held is let go
-	if spare := s.live/chunk + 2; spare < uint32(len(s.entries)) {
+	if keep := s.live/chunk + 2; keep < uint32(len(s.entries)) {
 		s.entries = dropLast(s.entries)
 		s.due.trim(len(s.entries))
 	}

@@ -114,10 +114,7 @@ func (l *core[K]) checkDone() {
 		return
 	}
 	for _, s := range l.shards {
-		s.mu.Lock()
-		running := s.runningLocked()
-		s.mu.Unlock()
-		if running > 0 {
+		if !s.idle() {
 			return
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 )
 
 // Tally tells who has answered an entry, and what. It is an immutable snapshot
@@ -83,11 +84,12 @@ func (t Tally) Quorum() Quorum { return Quorum{rule: t.rule} }
 
 // String returns the tally on one line, for logs: the rule, who acked and who refused.
 func (t Tally) String() string {
-	text := fmt.Sprintf("%v: acked %d", t.Quorum(), slices.Collect(t.Acked()))
+	var text strings.Builder
+	fmt.Fprintf(&text, "%v: acked %d", t.Quorum(), slices.Collect(t.Acked()))
 	for peer, reason := range t.Refused() {
-		text += fmt.Sprintf(", %d refused (%v)", peer, reason)
+		fmt.Fprintf(&text, ", %d refused (%v)", peer, reason)
 	}
-	return text
+	return text.String()
 }
 
 // members yields the members that pass the test.

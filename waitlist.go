@@ -111,7 +111,7 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms,
 	if err != nil {
 		return nil, l.refuse(err)
 	}
-	l.arm(expires)
+	l.arm(expires, now)
 	return &s.shard, nil
 }
 
@@ -197,10 +197,13 @@ func (l *WaitingList[K]) decide(s *hashed[K], slot uint32, peer PeerID, end End)
 // the entry; an unknown one is late each time. Batches of up to 128 keys allocate
 // nothing. keys must not change during the call; it is not kept.
 func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
-	var space [128]uint64
-	hashes := space[:0]
+	var (
+		space [128]uint64
+		heads [64]int32
+	)
+	hashes, chains := space[:0], heads[:]
 	if len(keys) > len(space) {
-		hashes = make([]uint64, 0, len(keys))
+		hashes, chains = make([]uint64, 0, len(keys)), make([]int32, len(keys)/2)
 	}
 	for _, key := range keys {
 		hashes = append(hashes, l.hash(key))
@@ -209,18 +212,14 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 	// The keys whose entries this call has ended are chained by a few bits of
 	// their hash, through the places of their hashes, which are used up. So a
 	// repeated key is known without a second table.
-	const none = -1
-	var chains [64]int32
-	for i := range chains {
-		chains[i] = none
-	}
+	// Index 0 ends a chain, so they hold indexes plus 1.
 	p := pass[K]{list: &l.core}
 	for i, key := range keys {
 		s, hash := &l.hashed[hashes[i]>>(64-shardBits)], uint32(hashes[i])
 		chain := &chains[hash%uint32(len(chains))]
 		repeated := false
-		for j := *chain; j != none && !repeated; j = int32(hashes[j]) {
-			repeated = keys[j] == key
+		for j := *chain; j != 0 && !repeated; j = int32(hashes[j-1]) {
+			repeated = keys[j-1] == key
 		}
 		s.mu.Lock()
 		if repeated {
@@ -232,7 +231,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 		if result, end := s.ackLocked(e, peer); result == AckDecided {
 			p.claimLocked(&s.shard, slot, end, nil).decidedBy(peer)
 			hashes[i] = uint64(uint32(*chain))
-			*chain = int32(i)
+			*chain = int32(i + 1)
 		}
 		s.mu.Unlock()
 	}

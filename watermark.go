@@ -98,7 +98,7 @@ func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, t *tie) (*
 	case err != nil:
 		return nil, w.refuse(err)
 	case parked:
-		w.arm(expires)
+		w.arm(expires, now)
 	default:
 		w.finish(&reached)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type world[K comparable] struct {
 	witness  witness[K]
 	clock    *unsteadyClock
 	sessions [4]atomic.Pointer[Session]
+	unsteady bool         // the clock may be set while a timer sweeps by it
 	handed   atomic.Int64 // callbacks that the executor was given
 
 	mu   sync.Mutex
@@ -93,6 +95,7 @@ func (c *unsteadyClock) held() time.Duration {
 
 func (w *world[K]) options() Options {
 	w.clock = &unsteadyClock{FakeClock: NewFakeClock(epoch)}
+	w.clock.latest.Store(math.MinInt64)
 	for i := range w.sessions {
 		w.sessions[i].Store(new(Session))
 	}
@@ -175,7 +178,7 @@ func (w *world[K]) perform(o op, r *registration[K]) (res result[K]) {
 	case opTick:
 		w.clock.Advance(steps[o.time])
 	case opJump:
-		if w.setup.clock == sweptByOwner {
+		if w.setup.clock == sweptByOwner || w.unsteady {
 			w.clock.skew.Add(int64(steps[o.time]))
 		}
 	case opEnd:
