@@ -15,6 +15,7 @@ import (
 //
 //   - all methods of a Clock and of its Timers are safe for concurrent use and
 //     do not block;
+//   - none of them calls the list;
 //   - AfterFunc, Stop and Reset never call f before they return;
 //   - no lock that those methods need is held while f runs, for f calls them.
 //

@@ -80,20 +80,28 @@ func (o *Options) check() {
 // AddOption changes one Add or Wait. It is a plain value: passing one allocates
 // nothing.
 type AddOption struct {
+	kind    optionKind
 	timeout time.Duration
 	session *Session
-	isTime  bool
 }
+
+// optionKind is what an AddOption sets. The zero option sets nothing.
+type optionKind uint8
+
+const (
+	timeoutOption optionKind = 1 + iota
+	sessionOption
+)
 
 // Timeout gives an entry its own timeout. An Add with d <= 0 is refused with
 // ErrTimeout; math.MaxInt64 means that the entry never expires.
-func Timeout(d time.Duration) AddOption { return AddOption{timeout: d, isTime: true} }
+func Timeout(d time.Duration) AddOption { return AddOption{kind: timeoutOption, timeout: d} }
 
 // InSession makes an entry live and die with s. Nil means no session.
-func InSession(s *Session) AddOption { return AddOption{session: s} }
+func InSession(s *Session) AddOption { return AddOption{kind: sessionOption, session: s} }
 
-// terms are the options of one Add. The last of each kind counts.
-type terms struct {
+// addOptions are the options of one Add. The last of each kind counts.
+type addOptions struct {
 	timeout time.Duration
 	session *Session
 }
@@ -190,16 +198,31 @@ func deadline(now int64, timeout time.Duration) int64 {
 	return never
 }
 
-func (l *core[K]) terms(opts []AddOption) terms {
-	t := terms{timeout: l.timeout}
+func (l *core[K]) options(opts []AddOption) addOptions {
+	all := addOptions{timeout: l.timeout}
 	for _, o := range opts {
-		if o.isTime {
-			t.timeout = o.timeout
-		} else {
-			t.session = o.session
+		switch o.kind {
+		case timeoutOption:
+			all.timeout = o.timeout
+		case sessionOption:
+			all.session = o.session
 		}
 	}
-	return t
+	return all
+}
+
+// reserve takes a place under the capacity. Incrementing first and undoing it when over
+// the limit would, in between, turn others away from free places.
+func (l *core[K]) reserve() bool {
+	for {
+		n := l.parked.Load()
+		if n >= l.capacity {
+			return false
+		}
+		if l.parked.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
 }
 
 // refuse counts an Add that parked nothing.

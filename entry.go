@@ -135,9 +135,10 @@ func (e *entry[K]) tied() *tie {
 const gone = ^uint32(0)
 
 // claim is an entry that somebody took out of its shard: the claimer owns it and
-// must call it exactly once. The outcome is made at once, under the lock, since the
-// copy that the callback gets is then cheap: a processor that copies what it has only
-// just written, in pieces of another size, waits for its own stores.
+// must call it exactly once. The outcome is made when the entry is claimed (or taken out
+// of a lot, which nobody else can reach), well before the callback gets a copy: a processor
+// that copies what it has only just written, in pieces of another size, waits for its own
+// stores.
 type claim[K comparable] struct {
 	out   Outcome[K]
 	done  Callback[K]

@@ -52,21 +52,19 @@ func (w *sweeper) init(opts *Options) {
 // arm makes sure that the timer fires no later than the deadline, or the floor if
 // that is later. Nobody is told to hurry for an entry that is not the earliest.
 //
-// No deadline is lost between an Add and a sweep: a sweep that the timer has begun resets
+// No deadline is lost between an Add and a sweep: the sweep that the timer owed last resets
 // armed before it locks the first shard, so either it finds the entry, or the Add, which
 // calls arm after it has unlocked the shard, finds what the sweep has written. A Sweep by
 // hand leaves the timer as it is.
-func (l *core[K]) arm(deadline, now int64) {
+func (l *core[K]) arm(deadline int64) {
 	if max(deadline, l.floor.Load()) < l.armed.Load() {
-		l.armEarlier(deadline, now, l.clock != nil)
+		l.armEarlier(deadline)
 	}
 }
 
-// armEarlier arms the timer for a deadline, if that is earlier. now is the latest reading
-// of the clock. A fake clock may have been advanced since; then the timer would be late by
-// that much, on a clock that may not move again, so recheck reads it once more. (One
-// that always moves is not late for it: hence the limit.)
-func (l *core[K]) armEarlier(deadline, now int64, recheck bool) {
+// armEarlier arms the timer for a deadline, if that is earlier. It reads the clock itself:
+// since the reading by which an Add or a sweep decides, much time may have passed.
+func (l *core[K]) armEarlier(deadline int64) {
 	l.leaf.Lock()
 	defer l.leaf.Unlock()
 	at := max(deadline, l.floor.Load())
@@ -74,7 +72,8 @@ func (l *core[K]) armEarlier(deadline, now int64, recheck bool) {
 		return
 	}
 	l.armed.Store(at)
-	for range 3 {
+	now := l.now()
+	for range 2 {
 		wait := time.Duration(at - now)
 		switch {
 		case l.timer == nil && l.clock == nil:
@@ -86,14 +85,16 @@ func (l *core[K]) armEarlier(deadline, now int64, recheck bool) {
 		case !l.timer.Reset(wait):
 			l.fires++
 		}
-		if !recheck || wait <= 0 {
+		if l.clock == nil || wait <= 0 {
 			return
 		}
-		again := l.now()
-		if again == now {
+		// A fake clock may have been advanced between the reading and the arming.
+		// Then the timer would be late by that much, on a clock that may not move
+		// again; one that always moves is not late for it.
+		last := now
+		if now = l.now(); now == last {
 			return
 		}
-		now = again
 	}
 }
 
@@ -110,8 +111,8 @@ func (l *core[K]) fire() { l.sweep(1) }
 
 // Sweep ends every entry whose deadline has come, as EndTimedOut, and returns how
 // many. The sweeper's timer does this by itself; only with Options.ManualSweep is
-// it the owner's task. It reads the clock once, claims what is due, arms the timer
-// again, and only then calls. It costs what is due and a look at each shard. Any
+// it the owner's task. It decides by one reading of the clock, claims what is due,
+// arms the timer again, and only then calls. It costs what is due and a look at each shard. Any
 // goroutine may call it, also several at once.
 func (l *core[K]) Sweep() (expired int) { return l.sweep(0) }
 
@@ -123,7 +124,7 @@ func (l *core[K]) sweep(fired int32) int {
 	l.sweeping++
 	if armed := l.armed.Load(); armed != math.MinInt64 {
 		pause := l.interval
-		if fired > 0 {
+		if fired > 0 && l.fires == 0 { // or armed belongs to the call that is still owed
 			l.armed.Store(never)
 			if armed != never && now < armed {
 				// The timer is ahead of the clock, which has gone back and stands
@@ -154,7 +155,7 @@ func (l *core[K]) sweep(fired int32) int {
 		}
 		s.mu.Unlock()
 	}
-	l.armEarlier(int64(next), now, false)
+	l.arm(int64(next))
 	return p.finish()
 }
 

@@ -27,15 +27,16 @@ func newHasher[K comparable]() hasher[K] {
 
 // hash panics for a key whose dynamic type cannot be hashed, as a map would.
 //
-// Correlation ids are mostly integers of 64 bits, and for them one multiplication
-// folded over itself (the mixing step of wyhash, by Wang Yi) takes a quarter of the time
-// of maphash.Comparable, which is a seventh of a request. It is unsafe only in
-// reading such a key as the uint64 that it is, since a type parameter cannot be
-// converted.
+// Most correlation ids are integers of 64 bits. For them two folded multiplications (the
+// mixing step of wyhash, by Wang Yi) replace maphash.Comparable and save 5 of its 8 ns,
+// four times in a request. One multiplication was refused: with some secrets consecutive
+// ids then share few shards. unsafe is needed because a type parameter cannot be converted;
+// it reads the key as the uint64 that it is.
 func (h *hasher[K]) hash(key K) uint64 {
 	if !h.word {
 		return maphash.Comparable(h.seed, key)
 	}
 	high, low := bits.Mul64(*(*uint64)(unsafe.Pointer(&key))^h.secret[0], h.secret[1])
+	high, low = bits.Mul64(high^low, h.secret[1])
 	return high ^ low
 }

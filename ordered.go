@@ -48,11 +48,10 @@ func signBit[I Integer]() uint64 {
 
 // addLocked parks a request, or completes the claim of one that the mark has reached,
 // which was never parked.
-func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with terms, t *tie) (parked bool, err error) {
+func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with addOptions, t *tie) (parked bool, err error) {
 	if err := s.admitLocked(with.session); err != nil {
 		return false, err
 	}
-	defer with.session.unlock()
 	at := position(c.out.Key)
 	if at <= s.mark {
 		s.added++

@@ -82,8 +82,8 @@ func AtLeast(n int, peers ...PeerID) Quorum {
 
 // Weighted is met by peers that have at least need votes together (Gifford's weighted voting). A peer
 // with no votes is a member, so its answers are in the tally (those of remote replicas under a local
-// quorum, say), but it decides nothing. The rule is invalid if
-// need is 0, if there are no peers, if all votes together are less than need or overflow a uint64.
+// quorum, say), but it decides nothing. The rule is invalid if need is 0, if there are no peers, if all
+// votes together are less than need or overflow a uint64.
 func Weighted(need uint64, votes map[PeerID]uint64) Quorum {
 	members := slices.Sorted(maps.Keys(votes))
 	if len(members) == 0 {

@@ -33,6 +33,8 @@ func TestReadmeShowsExamplesThatRun(t *testing.T) {
 		}
 	}
 
+	assert.NotRegexp(t, `(?m)^[A-Z]{4,}$`, string(readme), "a placeholder has been left")
+
 	block := regexp.MustCompile("(?s)<!-- (Example\\w*) -->\n```go\n(.*?)```")
 	shown := map[string]bool{}
 	updated := block.ReplaceAllStringFunc(string(readme), func(found string) string {

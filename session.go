@@ -79,7 +79,13 @@ func (s *Session) Len() int {
 	return s.held
 }
 
-// unlock ends what admitLocked began; a nil session is none.
+// lock and unlock take a nil session for none.
+func (s *Session) lock() {
+	if s != nil {
+		s.mu.Lock()
+	}
+}
+
 func (s *Session) unlock() {
 	if s != nil {
 		s.mu.Unlock()

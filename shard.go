@@ -66,26 +66,22 @@ type finder[K comparable] interface {
 
 func (s *shard[K]) entry(slot uint32) *entry[K] { return &s.entries[slot/chunk][slot%chunk] }
 
-// admitLocked makes the checks that both lists begin with. On success the session,
-// if there is one, is locked, so that it cannot end before the entry is in it.
-// Lock order: shard, then session.
+// admitLocked makes the checks that both lists begin with. The session, if there is one,
+// is locked too, so that it cannot end before the entry is in it. Lock order: shard,
+// then session.
 func (s *shard[K]) admitLocked(session *Session) error {
 	if s.closed.Load() {
 		return refusedClosed
 	}
-	if session != nil {
-		session.mu.Lock()
-		if err := session.ended; err != nil {
-			session.mu.Unlock()
-			return &refusal{err}
-		}
+	if session != nil && session.ended != nil {
+		return &refusal{session.ended}
 	}
 	return nil
 }
 
 // parkLocked takes a slot for a new entry, which is the caller's to fill in: all but
-// its tie, which is made here if it needs one and has none, since and serial. What
-// admitLocked left locked is still locked.
+// its tie, which is made here if it needs one and has none, since and serial. The session
+// is locked.
 func (s *shard[K]) parkLocked(now, deadline int64, t *tie, session *Session) (slot uint32, e *entry[K], err error) {
 	if s.list.capacity > 0 && !s.list.reserve() {
 		return 0, nil, refusedFull
@@ -106,21 +102,6 @@ func (s *shard[K]) parkLocked(now, deadline int64, t *tie, session *Session) (sl
 	}
 	s.due.insert(slot, uint64(deadline), e.serial)
 	return slot, e, nil
-}
-
-// reserve takes a place under the capacity. An increment that is taken back when it
-// went too far was refused: meanwhile others would be turned away from places
-// that are free.
-func (l *core[K]) reserve() bool {
-	for {
-		n := l.parked.Load()
-		if n >= l.capacity {
-			return false
-		}
-		if l.parked.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
 }
 
 // claimLocked takes an entry out of the list: out of its session, the deadlines, the
@@ -180,7 +161,7 @@ func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 	}
 }
 
-// takeLocked makes the claim, given empty, of an entry that leaves.
+// takeLocked fills in c, which must be empty, for an entry that leaves.
 func (s *shard[K]) takeLocked(c *claim[K], e *entry[K], end End, err error) {
 	c.fill(s, e, end, err)
 	if e.rule == nil {
@@ -189,7 +170,8 @@ func (s *shard[K]) takeLocked(c *claim[K], e *entry[K], end End, err error) {
 	s.leaveLocked(e, end)
 }
 
-// fill makes the claim, given empty, of an entry that has a rule of its own.
+// fill makes c, which must be empty, the claim of an entry that leaves; the tally of one
+// without a rule of its own is the caller's.
 func (c *claim[K]) fill(s *shard[K], e *entry[K], end End, err error) {
 	out := &c.out
 	out.Key, out.End, out.Err, out.Since = e.key, end, err, s.list.at(e.since)

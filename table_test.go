@@ -169,7 +169,6 @@ func TestKeysOfEqualHashAreToldApart(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 100} {
 		list := New[string](Options{ManualSweep: true})
-		list.seed = keySeed
 		home, _ := list.locate("0")
 		var names []string
 		for i := 0; len(names) < n; i++ {

@@ -11,13 +11,12 @@ import "context"
 // Make one with New; it must not be copied.
 type WaitingList[K comparable] struct {
 	core[K]
-	hasher[K]
+	hasher hasher[K]
 	hashed []hashed[K]
 }
 
-// numShards is how many parts a WaitingList has. Two goroutines meet at a lock once
-// in that many calls. The number is fixed, so that a key's shard is seven bits
-// of its hash.
+// A WaitingList has numShards shards: two goroutines meet at a lock once in that many
+// calls. The top shardBits bits of a key's hash choose its shard.
 const (
 	shardBits = 6
 	numShards = 1 << shardBits
@@ -42,7 +41,7 @@ func New[K comparable](opts Options) *WaitingList[K] {
 // locate returns the shard of a key and the hash under which its table has it. It
 // panics for a key whose dynamic type cannot be hashed, as a map would.
 func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
-	h := l.hash(key)
+	h := l.hasher.hash(key)
 	return &l.hashed[h>>(64-shardBits)], uint32(h)
 }
 
@@ -61,7 +60,7 @@ func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
 // Cost: one reading of the clock, one hash, one lock; nothing is allocated, except
 // as memory grows, for an entry in a session, and for a rule of more than 64 members.
 func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...AddOption) error {
-	_, err := l.add(key, quorum, done, l.terms(opts), nil)
+	_, err := l.add(key, quorum, done, l.options(opts), nil)
 	return err
 }
 
@@ -78,13 +77,13 @@ func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...Add
 // returned. Who ends the entry wakes the waiter before calling any callback, so
 // Wait does not outlive ctx because of somebody's callback.
 func (l *WaitingList[K]) Wait(ctx context.Context, key K, quorum Quorum, send func() error, opts ...AddOption) (Outcome[K], error) {
-	with := l.terms(opts)
+	with := l.options(opts)
 	return l.wait(ctx, key, send, func(wake Callback[K], t *tie) (*shard[K], error) {
 		return l.add(key, quorum, wake, with, t)
 	})
 }
 
-func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms, t *tie) (*shard[K], error) {
+func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with addOptions, t *tie) (*shard[K], error) {
 	if done == nil {
 		return nil, l.refuse(refusedNil)
 	}
@@ -102,20 +101,21 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with terms,
 	expires := deadline(now, with.timeout)
 
 	s.mu.Lock()
-	err := s.admitLocked(with.session)
-	if err == nil {
-		err = s.addLocked(key, hash, quorum.rule, done, now, expires, with, t)
-		with.session.unlock()
-	}
+	with.session.lock()
+	err := s.addLocked(key, hash, quorum.rule, done, now, expires, with, t)
+	with.session.unlock()
 	s.mu.Unlock()
 	if err != nil {
 		return nil, l.refuse(err)
 	}
-	l.arm(expires, now)
+	l.arm(expires)
 	return &s.shard, nil
 }
 
-func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], now, expires int64, with terms, t *tie) error {
+func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], now, expires int64, with addOptions, t *tie) error {
+	if err := s.admitLocked(with.session); err != nil {
+		return err
+	}
 	if with.timeout <= 0 {
 		return refusedTimeout
 	}
@@ -206,13 +206,13 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 		hashes, chains = make([]uint64, 0, len(keys)), make([]int32, len(keys)/2)
 	}
 	for _, key := range keys {
-		hashes = append(hashes, l.hash(key))
+		hashes = append(hashes, l.hasher.hash(key))
 	}
 
 	// The keys whose entries this call has ended are chained by a few bits of
 	// their hash, through the places of their hashes, which are used up. So a
-	// repeated key is known without a second table.
-	// Index 0 ends a chain, so they hold indexes plus 1.
+	// repeated key is known without a second table. Chains hold an index plus 1;
+	// 0 ends one.
 	p := pass[K]{list: &l.core}
 	for i, key := range keys {
 		s, hash := &l.hashed[hashes[i]>>(64-shardBits)], uint32(hashes[i])
@@ -322,13 +322,14 @@ func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
 		}
 		asked[i] = matching
 	}
+	err = orNoReason(err)
 	p := pass[K]{list: &l.core}
 	for i, candidates := range asked {
 		s := &l.hashed[i]
 		s.mu.Lock()
 		for _, c := range candidates {
 			if slot, ok := s.lookupSerial(c.hash, c.serial); ok {
-				p.claimLocked(&s.shard, slot, EndFailed, orNoReason(err))
+				p.claimLocked(&s.shard, slot, EndFailed, err)
 			}
 		}
 		s.mu.Unlock()

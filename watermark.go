@@ -1,6 +1,9 @@
 package waitlist
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
 // Integer is what a log index or an offset may be.
 type Integer interface {
@@ -19,6 +22,9 @@ type Integer interface {
 // therefore holds up those after it; set Options.Executor if callbacks do that. Other
 // ends (a deadline, a session, FailAll, Truncate) have no order relative to completions.
 //
+// A list has one lock, which a call holds while it claims what it ends: 0.1 to 0.25 µs an
+// entry.
+//
 // All methods may be called by any number of goroutines at once, and by callbacks.
 // Make one with NewWatermarkList; it must not be copied.
 type WatermarkList[I Integer] struct {
@@ -29,7 +35,7 @@ type WatermarkList[I Integer] struct {
 
 // NewWatermarkList makes an empty list whose watermark is start: all up to start,
 // negative indexes included, is already reached. It panics if an option makes no
-// sense, naming it. An empty list takes 512 bytes and holds no goroutine and no timer.
+// sense, naming it. A new list takes 512 bytes and holds no goroutine and no timer.
 func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 	opts.check()
 	w := &WatermarkList[I]{}
@@ -62,7 +68,7 @@ func NewWatermarkList[I Integer](start I, opts Options) *WatermarkList[I] {
 // parked, O(log n) for one out of order; nothing is allocated, except as memory
 // grows and for an entry in a session.
 func (w *WatermarkList[I]) Add(index I, done Callback[I], opts ...AddOption) error {
-	_, err := w.add(index, done, w.terms(opts), nil)
+	_, err := w.add(index, done, w.options(opts), nil)
 	return err
 }
 
@@ -73,13 +79,13 @@ func (w *WatermarkList[I]) Add(index I, done Callback[I], opts ...AddOption) err
 // that matches ctx's error and cause. Wait is woken before any callback is
 // called, whatever the queue holds.
 func (w *WatermarkList[I]) Wait(ctx context.Context, index I, opts ...AddOption) (Outcome[I], error) {
-	with := w.terms(opts)
+	with := w.options(opts)
 	return w.wait(ctx, index, nil, func(wake Callback[I], t *tie) (*shard[I], error) {
 		return w.add(index, wake, with, t)
 	})
 }
 
-func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, t *tie) (*shard[I], error) {
+func (w *WatermarkList[I]) add(index I, done Callback[I], with addOptions, t *tie) (*shard[I], error) {
 	if done == nil {
 		return nil, w.refuse(refusedNil)
 	}
@@ -92,13 +98,15 @@ func (w *WatermarkList[I]) add(index I, done Callback[I], with terms, t *tie) (*
 	}
 
 	s.mu.Lock()
+	with.session.lock()
 	parked, err := s.addLocked(&reached, now, expires, with, t)
+	with.session.unlock()
 	s.mu.Unlock()
 	switch {
 	case err != nil:
 		return nil, w.refuse(err)
 	case parked:
-		w.arm(expires, now)
+		w.arm(expires)
 	default:
 		w.finish(&reached)
 	}
@@ -128,8 +136,8 @@ func (w *WatermarkList[I]) Advance(to I) (completed int) {
 // The result is AckDecided if this ack moved the mark, even with nothing parked,
 // AckDuplicate if peer was known to hold the index, AckNotMember if it is not in the
 // quorum or there is none, and AckCounted otherwise, also for a first ack below the
-// mark. What a peer is known to hold never falls, but by BeginTerm and Truncate: one that
-// has lost data leaves the rule and joins anew. After BeginTerm, drop messages of older
+// mark. What a peer is known to hold falls only by BeginTerm and Truncate: one that has
+// lost data must leave the rule and join again. After BeginTerm, drop messages of older
 // terms before you call Ack. Cost: one lock and one evaluation of the quorum, and what
 // it completes.
 func (w *WatermarkList[I]) Ack(index I, peer PeerID) AckResult {
@@ -208,6 +216,11 @@ func (w *WatermarkList[I]) Truncate(from I, cause error) (ended int, err error) 
 	}
 	return p.finish(), nil
 }
+
+// All yields a snapshot of each parked request, in no particular order, as they were at
+// one moment. No lock is held while the loop body runs, so the body may call anything; a
+// request may have ended before it is yielded. Cost: a copy of what is parked.
+func (w *WatermarkList[I]) All() iter.Seq[Parked[I]] { return w.core.All() }
 
 // Watermark returns the highest index that has been reached.
 func (w *WatermarkList[I]) Watermark() I {
