@@ -38,7 +38,7 @@ func TestLastPlaceIsTakenByOneOfTwo(t *testing.T) {
 		}
 	}
 	first, second := closely(add(1), add(2))
-	collide(rounds(100_000), func() { accepted.Store(0) }, func() {
+	collide(rounds(40_000), func() { accepted.Store(0) }, func() {
 		require.EqualValues(t, 1, accepted.Load(), "accepted, with one place free")
 		require.Equal(t, 1, list.FailAll(nil))
 	}, first, second)
@@ -53,7 +53,7 @@ func TestAnswerToAnEntryThatEndsReachesNobodyElse(t *testing.T) {
 	var acked AckResult
 	var failed bool
 	first, second := closely(func() { acked = list.Ack(keys[0], 1) }, func() { failed = list.Fail(keys[0], nil) })
-	collide(rounds(100_000), func() {
+	collide(rounds(40_000), func() {
 		require.NoError(t, list.Add(keys[0], one, ignore[int]))
 		require.NoError(t, list.Add(keys[1], one, ignore[int]))
 	}, func() {
@@ -85,7 +85,7 @@ func TestCompletionIsNotLeftInTheQueue(t *testing.T) {
 	index := 0
 	var calls atomic.Int32
 	first, second := closely(func() { list.Advance(index + 1) }, func() { list.Advance(index + 2) })
-	collide(rounds(100_000), func() {
+	collide(rounds(40_000), func() {
 		calls.Store(0)
 		for i := range 2 {
 			require.NoError(t, list.Add(index+1+i, func(Outcome[int]) { calls.Add(1) }))

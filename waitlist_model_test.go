@@ -278,7 +278,7 @@ func checkWaiting(p plan, met *Stats) error {
 
 func TestWaitingListDoesWhatTheOracleForesees(t *testing.T) {
 	t.Parallel()
-	met := checkPlans(t, trials(1500), waitingKinds, checkWaiting)
+	met := checkPlans(t, trials(1000), waitingKinds, checkWaiting)
 	met.Truncated = 1 // ends of the other list
 	requireAll(t, met)
 }

@@ -180,14 +180,20 @@ func (b *bench) markerMillion() error {
 func (b *bench) markerEmpty() error {
 	return takeTurns(b.markers, 3, func(r rivals.MarkerRival) error {
 		const n = 10_000
-		lists := make([]rivals.Marker, n)
+		lists := make([]any, n)
 		before := liveHeap()
 		for i := range lists {
-			lists[i] = r.New(ignore)
+			if r.Empty != nil {
+				lists[i] = r.Empty()
+			} else {
+				lists[i] = r.New(ignore)
+			}
 		}
 		b.results.add(colMarkerEmpty, r.Name, heapGrowth(before)/n)
-		for _, m := range lists {
-			m.Close()
+		for _, list := range lists {
+			if m, ok := list.(rivals.Marker); ok {
+				m.Close()
+			}
 		}
 		return nil
 	})

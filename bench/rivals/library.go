@@ -86,6 +86,7 @@ var libraryMarker = MarkerRival{
 	Name:  "waitlist",
 	New:   newLibraryMarker,
 	About: "package waitlist's watermark list with its defaults",
+	Empty: func() any { return waitlist.NewWatermarkList[uint64](0, waitlist.Options{}) },
 }
 
 type libraryMarks struct {

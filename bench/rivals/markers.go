@@ -27,6 +27,8 @@ type MarkerRival struct {
 	New   func(done Done) Marker
 	About string
 	Lacks string
+	// Empty makes the list alone, to be weighed; nil: what New makes is all there is.
+	Empty func() any
 }
 
 // AllMarkers returns every way of waiting for a watermark, package waitlist first.
