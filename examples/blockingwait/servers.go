@@ -153,13 +153,22 @@ func startPair(ctx context.Context) (*pair, error) {
 	return p, nil
 }
 
-// inSync waits until the replica has all that the primary has, and the primary knows: it
-// counts no replica for WAIT before it has heard from it, which may take a second more.
+// inSync waits until the replica has all that the primary has, and the primary knows. It
+// asks with a write, since a primary that has written nothing takes a replica that has said
+// nothing for one that has everything; and a replica is sent nothing before it has
+// reported once, which may take a second. A message to nobody is a write that wakes nobody.
 func (p *pair) inSync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	for {
-		replicas, err := p.primary.admin.Wait(ctx, 1, replyLimit/4).Result()
+		pipe := p.primary.admin.Pipeline()
+		pipe.Publish(ctx, "blockingwait-probe", "")
+		wait := pipe.Do(ctx, "WAIT", 1, (replyLimit / 4).Milliseconds())
+		_, err := pipe.Exec(ctx)
+		var replicas int
+		if err == nil {
+			replicas, err = wait.Int()
+		}
 		var info string
 		if err == nil && replicas == 1 {
 			info, err = p.replica.admin.Info(ctx, "replication").Result()
