@@ -159,7 +159,8 @@ const unread = -1
 //
 // The epoch is when the list was made; on another clock it is the first reading that is
 // needed, if that is later: nanoseconds reach 292 years, and a test's clock may have been
-// set from the zero time to today in between.
+// set from the zero time to today in between. The first reading takes leaf: every caller
+// that holds leaf has read the clock before.
 func (l *core[K]) now() int64 {
 	if l.clock == nil {
 		return int64(time.Since(l.epoch))

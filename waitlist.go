@@ -1,6 +1,9 @@
 package waitlist
 
-import "context"
+import (
+	"context"
+	"hash/maphash"
+)
 
 // WaitingList parks requests by key until peers, an application, a deadline or an
 // owner ends them. Each entry has a rule of its own that says which peers are
@@ -11,7 +14,7 @@ import "context"
 // Make one with New; it must not be copied.
 type WaitingList[K comparable] struct {
 	core[K]
-	hasher hasher[K]
+	seed   maphash.Seed // of its own: a client who chooses keys cannot make them collide
 	hashed []hashed[K]
 }
 
@@ -27,7 +30,7 @@ const (
 // ended.
 func New[K comparable](opts Options) *WaitingList[K] {
 	opts.check()
-	l := &WaitingList[K]{hasher: newHasher[K](), hashed: make([]hashed[K], numShards)}
+	l := &WaitingList[K]{seed: maphash.MakeSeed(), hashed: make([]hashed[K], numShards)}
 	shards := make([]*shard[K], numShards)
 	for i := range l.hashed {
 		h := &l.hashed[i]
@@ -41,7 +44,7 @@ func New[K comparable](opts Options) *WaitingList[K] {
 // locate returns the shard of a key and the hash under which its table has it. It
 // panics for a key whose dynamic type cannot be hashed, as a map would.
 func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
-	h := l.hasher.hash(key)
+	h := maphash.Comparable(l.seed, key)
 	return &l.hashed[h>>(64-shardBits)], uint32(h)
 }
 
@@ -71,10 +74,9 @@ func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...Add
 // End is 0, the error matches ErrNotParked, and send has not been called. Otherwise
 // send (nil: there is nothing to send) runs on this goroutine, with no lock held,
 // while the entry is parked; it may ack and nack, and had better return nil if that has
-// decided the entry. A send that fails, panics or exits, and a
-// ctx that ends, end the entry as EndCanceled, with an error that matches send's, or
-// ctx's error and cause; if something else has ended the entry first, its outcome is
-// returned. Who ends the entry wakes the waiter before calling any callback, so
+// decided the entry. A send that fails, panics or exits, and a ctx that ends, end the
+// entry as EndCanceled, with an error that matches send's, or ctx's error and cause; if
+// something else has ended the entry first, its outcome is returned. Who ends the entry wakes the waiter before calling any callback, so
 // Wait does not outlive ctx because of somebody's callback.
 func (l *WaitingList[K]) Wait(ctx context.Context, key K, quorum Quorum, send func() error, opts ...AddOption) (Outcome[K], error) {
 	with := l.options(opts)
@@ -206,7 +208,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 		hashes, chains = make([]uint64, 0, len(keys)), make([]int32, len(keys)/2)
 	}
 	for _, key := range keys {
-		hashes = append(hashes, l.hasher.hash(key))
+		hashes = append(hashes, maphash.Comparable(l.seed, key))
 	}
 
 	// The keys whose entries this call has ended are chained by a few bits of
@@ -242,8 +244,8 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 // no answer from it, and returns how many that has ended. It is an event and not a
 // state: entries added later know nothing of it, so whoever keeps such a state changes
 // it first and then calls PeerDown, and whoever adds looks at it after the Add. A nil
-// reason becomes ErrNoReason.
-// It first claims all and then calls. Cost: a look at everything parked.
+// reason becomes ErrNoReason. It first claims all and then calls. Cost: a look at
+// everything parked.
 func (l *WaitingList[K]) PeerDown(peer PeerID, reason error) (ended int) {
 	reason = orNoReason(reason)
 	p := pass[K]{list: &l.core}

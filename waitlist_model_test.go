@@ -3,21 +3,22 @@ package waitlist
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"reflect"
 	"slices"
 	"testing"
 )
 
-// One hasher for every list of these tests, so that the place of a key is known before the list is made.
-var keyHasher = newHasher[any]()
+// One seed for every list of these tests, so that the place of a key is known before the list is made.
+var keySeed = maphash.MakeSeed()
 
 // keys are what the operations on a WaitingList use: most of them in one shard and there in few places of
 // the table, so that they meet; and kinds of keys that are known for trouble.
 var keys, crowdedKeys = func() ([]any, int) {
 	var all []any
 	list := New[any](Options{ManualSweep: true})
-	list.hasher = keyHasher
+	list.seed = keySeed
 	for i := 0; len(all) < 70; i++ {
 		shard, hash := list.locate(i)
 		crowded := shard == &list.hashed[5] && (hash+2)%minTable < 4
@@ -65,7 +66,7 @@ func keysOf(numbers []int) (all []any) {
 // waitingList makes the list of a world.
 func waitingList(w *world[any]) *WaitingList[any] {
 	l := New[any](w.options())
-	l.hasher = keyHasher
+	l.seed = keySeed
 	w.core = &l.core
 	w.own = func(o op, r *registration[any]) (res result[any]) {
 		key, peer, q := keys[o.key], peers[o.peer], rulings[o.rule].quorum
