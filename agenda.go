@@ -2,17 +2,26 @@ package waitlist
 
 // chunk is how many slots are allocated and given back together. Eight keep an idle
 // list small and fill the allocator's size classes without waste: what holds pointers
-// and is larger than 512 bytes gets a header, and with it the next larger class.
+// and is larger than 512 bytes gets a header, and with it the next larger class. An entry
+// with a key of eight bytes has 64, a cache line of its own.
 const chunk = 8
 
-// agenda keeps the occupied slots of a shard in the order of a 64-bit position:
-// deadlines for both lists, and log indexes for a WatermarkList. It is plain
-// data: it knows nothing of entries, clocks or locks.
+// slots holds the entries of a shard.
+type slots[K comparable] []*[chunk]entry[K]
+
+func (s slots[K]) entry(slot uint32) *entry[K] { return &s[slot/chunk][slot%chunk] }
+
+// agenda keeps the entries of a shard in the order of a 64-bit position, those with the
+// same in order of registration: deadlines for both lists, and log indexes for a
+// WatermarkList. Its methods take the shard, whose slots and entries they read; they know
+// nothing of clocks and locks.
 //
-// What arrives in order, which is nearly everything (equal timeouts give rising
-// deadlines, logs give rising indexes), is appended to a linked list: insertion,
-// removal and the earliest cost O(1). A straggler goes into a 4-ary heap:
-// O(log n), with four children in view of each other (Johnson, 1975: d-heaps).
+// While a shard is not indexed, because it holds few entries, the agenda is empty, and to
+// know the first is to look at all of them. Else what arrives in order,
+// which is nearly everything (equal timeouts give rising deadlines, logs give rising
+// indexes), is appended to a linked list: insertion, removal and the earliest cost O(1). A
+// straggler goes into a 4-ary heap: O(log n), with four children in view of each other
+// (Johnson, 1975: d-heaps).
 //
 // A hierarchical timing wheel (Varghese and Lauck, 1987) was built on paper and
 // refused. It knows the earliest deadline only to the width of a bucket, so that a
@@ -20,173 +29,199 @@ const chunk = 8
 // breath move together at every level boundary: tens of milliseconds inside
 // one sweep in which nothing is due. Here the earliest is exact, a sweep touches
 // nothing that is not due, and the same structure keeps the order of a log.
-type agenda struct {
-	head, tail uint32          // first and last of the list, as slot+1; 0: empty
-	places     []*[chunk]place // by slot
-	heap       []uint32        // the stragglers' slots
+type agenda[K comparable] struct {
+	head, tail uint32         // first and last of the list, as slot+1; 0: empty
+	heap       []uint32       // the stragglers' slots
+	links      []*[chunk]link // by slot
 }
 
-type place struct {
-	at uint64 // the position
+// link is where a slot is in the list: its neighbours, as slot+1; or in the heap: next is
+// heaped, and prev its place there.
+type link struct{ prev, next uint32 }
 
-	prev, next uint32 // neighbours in the list, as slot+1; unused in the heap
-	seq        uint32 // number of registration: orders what has equal positions
-	heaped     uint32 // place in the heap plus 1; 0: it is in the list
-}
+const heaped = ^uint32(0)
 
-func (a *agenda) place(slot uint32) *place { return &a.places[slot/chunk][slot%chunk] }
+func (a *agenda[K]) link(slot uint32) *link { return &a.links[slot/chunk][slot%chunk] }
 
-// trim gives back the memory of slots beyond the first chunks.
-func (a *agenda) trim(chunks int) {
-	for len(a.places) > chunks {
-		a.places = dropLast(a.places)
+// position returns the position of an entry: its deadline in the agenda that every shard
+// has, and in the other, which only a WatermarkList has and may be nil, its index.
+func (a *agenda[K]) position(s *shard[K], slot uint32) uint64 {
+	e := s.entry(slot)
+	if a == &s.due {
+		return uint64(e.deadline)
 	}
+	return e.acked[0]
 }
 
 // before orders two slots. Registration numbers wrap; their difference tells which
 // came first as long as fewer than 2^31 registrations lie between two entries at
 // the same position.
-func (a *agenda) before(x, y uint32) bool {
-	nx, ny := a.place(x), a.place(y)
-	return nx.at < ny.at || nx.at == ny.at && int32(nx.seq-ny.seq) < 0
+func (a *agenda[K]) before(s *shard[K], x, y uint32) bool {
+	px, py := a.position(s, x), a.position(s, y)
+	return px < py || px == py && int32(s.entry(x).serial-s.entry(y).serial) < 0
 }
 
-// insert adds a slot. Its seq is that of the latest registration.
-func (a *agenda) insert(slot uint32, at uint64, seq uint32) {
-	if slot/chunk >= uint32(len(a.places)) {
-		a.places = append(a.places, new([chunk]place)) // slots are taken without gaps
+// reset empties the agenda. It keeps the memory that a busy list needs again.
+func (a *agenda[K]) reset() {
+	if len(a.links) > 2 {
+		a.links = nil
 	}
-	n := a.place(slot)
-	n.at, n.next, n.seq, n.heaped = at, 0, seq, 0
-	if a.tail == 0 {
-		n.prev, a.head, a.tail = 0, slot+1, slot+1
-		return
+	if cap(a.heap) > 8*chunk {
+		a.heap = nil
 	}
-	if last := a.tail - 1; a.place(last).at > at {
+	a.head, a.tail, a.heap = 0, 0, a.heap[:0]
+}
+
+// trim gives back the memory of slots beyond the first chunks.
+func (a *agenda[K]) trim(chunks int) {
+	for len(a.links) > chunks {
+		a.links = dropLast(a.links)
+	}
+}
+
+// insert adds a slot whose registration came after those of all others in the agenda.
+func (a *agenda[K]) insert(s *shard[K], slot uint32) {
+	if slot/chunk >= uint32(len(a.links)) { // slots are taken without gaps
+		a.links = append(a.links, new([chunk]link))
+	}
+	at := a.position(s, slot)
+	if last := a.tail - 1; a.tail != 0 && a.position(s, last) > at {
 		// Out of order. If only the last in the list stands in the way, that one
 		// is the straggler (one hour's timeout among seconds, say), or all that
 		// come after it would have to go into the heap.
-		if second := a.place(last).prev; second != 0 && a.place(second-1).at > at {
-			a.push(slot)
+		if second := a.link(last).prev; second != 0 && a.position(s, second-1) > at {
+			a.push(s, slot)
 			return
 		}
 		a.unlink(last)
-		a.push(last)
+		a.push(s, last)
 	}
-	if n.prev = a.tail; a.tail == 0 {
+	*a.link(slot) = link{prev: a.tail}
+	if a.tail == 0 {
 		a.head = slot + 1
 	} else {
-		a.place(a.tail - 1).next = slot + 1
+		a.link(a.tail - 1).next = slot + 1
 	}
 	a.tail = slot + 1
 }
 
 // remove takes a slot out, which must be in.
-func (a *agenda) remove(slot uint32) {
-	n := a.place(slot)
-	if n.heaped == 0 {
+func (a *agenda[K]) remove(s *shard[K], slot uint32) {
+	n := a.link(slot)
+	if n.next != heaped {
 		a.unlink(slot)
 		return
 	}
-	i, last := n.heaped-1, uint32(len(a.heap)-1)
+	i, last := n.prev, uint32(len(a.heap)-1)
 	moved := a.heap[last]
 	a.heap = shrunk(a.heap[:last])
 	if i != last {
 		a.set(i, moved)
-		a.up(i)
-		a.down(a.place(moved).heaped - 1)
+		a.up(s, i)
+		a.down(s, a.link(moved).prev)
 	}
 }
 
-func (a *agenda) unlink(slot uint32) {
-	n := a.place(slot)
+func (a *agenda[K]) unlink(slot uint32) {
+	n := a.link(slot)
 	if n.prev == 0 {
 		a.head = n.next
 	} else {
-		a.place(n.prev - 1).next = n.next
+		a.link(n.prev - 1).next = n.next
 	}
 	if n.next == 0 {
 		a.tail = n.prev
 	} else {
-		a.place(n.next - 1).prev = n.prev
+		a.link(n.next - 1).prev = n.prev
 	}
 }
 
 // move tells that what was in slot from, which must be in, is now in slot to.
-func (a *agenda) move(from, to uint32) {
-	n := a.place(to)
-	*n = *a.place(from)
-	if n.heaped != 0 {
-		a.heap[n.heaped-1] = to
+func (a *agenda[K]) move(from, to uint32) {
+	n := a.link(to)
+	*n = *a.link(from)
+	if n.next == heaped {
+		a.heap[n.prev] = to
 		return
 	}
 	if n.prev == 0 {
 		a.head = to + 1
 	} else {
-		a.place(n.prev - 1).next = to + 1
+		a.link(n.prev - 1).next = to + 1
 	}
 	if n.next == 0 {
 		a.tail = to + 1
 	} else {
-		a.place(n.next - 1).prev = to + 1
+		a.link(n.next - 1).prev = to + 1
 	}
 }
 
-// first returns the slot that comes first and its position. A nil agenda is empty.
-func (a *agenda) first() (slot uint32, at uint64, ok bool) {
+// first returns the slot that comes first and its position.
+func (a *agenda[K]) first(s *shard[K]) (slot uint32, at uint64, ok bool) {
 	switch {
-	case a == nil || a.head == 0 && len(a.heap) == 0:
+	case s.live == 0:
 		return 0, 0, false
+	case !s.indexed:
+		for other := uint32(1); other < s.live; other++ {
+			if a.before(s, other, slot) {
+				slot = other
+			}
+		}
 	case a.head == 0:
 		slot = a.heap[0]
-	case len(a.heap) == 0 || a.before(a.head-1, a.heap[0]):
+	case len(a.heap) == 0 || a.before(s, a.head-1, a.heap[0]):
 		slot = a.head - 1
 	default:
 		slot = a.heap[0]
 	}
-	return slot, a.place(slot).at, true
+	return slot, a.position(s, slot), true
 }
 
 // allBy reports whether everything lies at or before a position. It may say no when
-// there are stragglers.
-func (a *agenda) allBy(at uint64) bool {
-	return len(a.heap) == 0 && a.tail != 0 && a.place(a.tail-1).at <= at
+// there are stragglers, or few entries.
+func (a *agenda[K]) allBy(s *shard[K], at uint64) bool {
+	return len(a.heap) == 0 && a.tail != 0 && a.position(s, a.tail-1) <= at
 }
 
 // from returns the slots at or beyond a position. It costs what it returns, and a look
-// at every straggler.
-func (a *agenda) from(at uint64) (slots []uint32) {
-	if a == nil {
-		return nil
+// at every straggler, or at all of few.
+func (a *agenda[K]) from(s *shard[K], at uint64) (slots []uint32) {
+	if !s.indexed {
+		for slot := range s.live {
+			if a.position(s, slot) >= at {
+				slots = append(slots, slot)
+			}
+		}
+		return slots
 	}
-	for s := a.tail; s != 0 && a.place(s-1).at >= at; s = a.place(s - 1).prev {
-		slots = append(slots, s-1)
+	for next := a.tail; next != 0 && a.position(s, next-1) >= at; next = a.link(next - 1).prev {
+		slots = append(slots, next-1)
 	}
-	for _, s := range a.heap {
-		if a.place(s).at >= at {
-			slots = append(slots, s)
+	for _, slot := range a.heap {
+		if a.position(s, slot) >= at {
+			slots = append(slots, slot)
 		}
 	}
 	return slots
 }
 
-func (a *agenda) push(slot uint32) {
+func (a *agenda[K]) push(s *shard[K], slot uint32) {
 	a.heap = append(a.heap, slot)
 	i := uint32(len(a.heap) - 1)
 	a.set(i, slot)
-	a.up(i)
+	a.up(s, i)
 }
 
-func (a *agenda) set(i, slot uint32) {
+func (a *agenda[K]) set(i, slot uint32) {
 	a.heap[i] = slot
-	a.place(slot).heaped = i + 1
+	*a.link(slot) = link{prev: i, next: heaped}
 }
 
-func (a *agenda) up(i uint32) {
+func (a *agenda[K]) up(s *shard[K], i uint32) {
 	slot := a.heap[i]
 	for i > 0 {
 		parent := (i - 1) / 4
-		if !a.before(slot, a.heap[parent]) {
+		if !a.before(s, slot, a.heap[parent]) {
 			break
 		}
 		a.set(i, a.heap[parent])
@@ -195,16 +230,16 @@ func (a *agenda) up(i uint32) {
 	a.set(i, slot)
 }
 
-func (a *agenda) down(i uint32) {
+func (a *agenda[K]) down(s *shard[K], i uint32) {
 	slot, n := a.heap[i], uint32(len(a.heap))
 	for first := 4*i + 1; first < n; first = 4*i + 1 {
 		least := first
 		for c := first + 1; c < min(first+4, n); c++ {
-			if a.before(a.heap[c], a.heap[least]) {
+			if a.before(s, a.heap[c], a.heap[least]) {
 				least = c
 			}
 		}
-		if !a.before(a.heap[least], slot) {
+		if !a.before(s, a.heap[least], slot) {
 			break
 		}
 		a.set(i, a.heap[least])
@@ -214,15 +249,15 @@ func (a *agenda) down(i uint32) {
 }
 
 // dropLast removes the last element and lets go of it.
-func dropLast[T any](s []*T) []*T {
+func dropLast[S ~[]*T, T any](s S) S {
 	s[len(s)-1] = nil
 	return shrunk(s[:len(s)-1])
 }
 
 // shrunk copies a slice that fills less than a quarter of its memory.
-func shrunk[T any](s []T) []T {
+func shrunk[S ~[]T, T any](s S) S {
 	if cap(s) < 64 || 4*len(s) > cap(s) {
 		return s
 	}
-	return append(make([]T, 0, 2*len(s)), s...)
+	return append(make(S, 0, 2*len(s)), s...)
 }

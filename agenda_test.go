@@ -11,33 +11,41 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkInvariants tells what is wrong with an agenda that holds the slots below live.
-func (a *agenda) checkInvariants(live uint32) error {
-	if held := uint32(len(a.places)) * chunk; held < live {
-		return fmt.Errorf("places for %d slots of %d", held, live)
+// checkInvariants tells what is wrong with an agenda of a shard.
+func (a *agenda[K]) checkInvariants(s *shard[K]) error {
+	if !s.indexed {
+		if a != nil && (a.head != 0 || a.tail != 0 || len(a.heap) != 0) || s.live > chunk {
+			return fmt.Errorf("%d entries are not indexed, but %+v", s.live, a)
+		}
+		return nil
 	}
-	seen := make([]bool, live)
+	switch held := uint32(len(a.links)) * chunk; {
+	case held < s.live || len(a.links) > len(s.entries)+1:
+		return fmt.Errorf("links for %d slots, of which %d are in use", held, s.live)
+	case s.live <= chunk/2:
+		return fmt.Errorf("%d entries are indexed", s.live)
+	}
+	seen := make([]bool, s.live)
 	see := func(slot uint32) error {
-		if slot >= live || seen[slot] {
-			return fmt.Errorf("slot %d of %d is not in use, or met twice", slot, live)
+		if slot >= s.live || seen[slot] {
+			return fmt.Errorf("slot %d of %d is not in use, or met twice", slot, s.live)
 		}
 		seen[slot] = true
 		return nil
 	}
 	last := uint32(0)
-	for s := a.head; s != 0; s = a.place(s - 1).next {
-		if err := see(s - 1); err != nil {
+	for next := a.head; next != 0; next = a.link(next - 1).next {
+		slot := next - 1
+		if err := see(slot); err != nil {
 			return fmt.Errorf("list: %w", err)
 		}
-		switch n := a.place(s - 1); {
-		case n.heaped != 0:
-			return fmt.Errorf("slot %d in the list has a place in the heap", s-1)
+		switch n := a.link(slot); {
 		case n.prev != last:
-			return fmt.Errorf("slot %d in the list: prev is %d, want %d", s-1, n.prev, last)
-		case last != 0 && !a.before(last-1, s-1):
-			return fmt.Errorf("slot %d in the list is not after slot %d", s-1, last-1)
+			return fmt.Errorf("slot %d in the list: prev is %d, want %d", slot, n.prev, last)
+		case last != 0 && !a.before(s, last-1, slot):
+			return fmt.Errorf("slot %d in the list is not after slot %d", slot, last-1)
 		}
-		last = s
+		last = next
 	}
 	if a.tail != last {
 		return fmt.Errorf("tail is %d, want %d", a.tail, last)
@@ -46,15 +54,15 @@ func (a *agenda) checkInvariants(live uint32) error {
 		if err := see(slot); err != nil {
 			return fmt.Errorf("heap: %w", err)
 		}
-		if at := a.place(slot).heaped; at != uint32(i)+1 {
-			return fmt.Errorf("slot %d is at %d of the heap, but says %d", slot, i, at)
+		if n := *a.link(slot); n != (link{prev: uint32(i), next: heaped}) {
+			return fmt.Errorf("slot %d is at %d of the heap, but says %+v", slot, i, n)
 		}
-		if i > 0 && a.before(slot, a.heap[(i-1)/4]) {
+		if i > 0 && a.before(s, slot, a.heap[(i-1)/4]) {
 			return fmt.Errorf("heap: slot %d at %d is before its parent", slot, i)
 		}
 	}
 	if missing := slices.Index(seen, false); missing >= 0 {
-		return fmt.Errorf("slot %d of %d is nowhere", missing, live)
+		return fmt.Errorf("slot %d of %d is nowhere", missing, s.live)
 	}
 	return nil
 }
@@ -65,29 +73,49 @@ type scheduled struct {
 	registration int // which registration it was, counted without wrapping
 }
 
-// agendaModel is an agenda, driven as a shard does, and a plain slice, by slot, that must say the same.
+// agendaModel is a shard with two agendas, of which one is tested, and a plain slice, by slot, that must
+// say the same.
 type agendaModel struct {
-	agenda
+	ordered[int]
+	byIndex  bool
 	slots    []scheduled
-	seq      uint32 // wraps
 	inserted int
 }
 
-func (m *agendaModel) add(at uint64) {
-	m.seq++
-	m.inserted++
-	m.insert(uint32(len(m.slots)), at, m.seq)
-	m.slots = append(m.slots, scheduled{at, m.inserted})
+// newAgendaModel makes a model in which so many registrations have come and gone.
+func newAgendaModel(registrations uint64, byIndex bool) *agendaModel {
+	m := &agendaModel{byIndex: byIndex}
+	m.added, m.find, m.list = registrations, &m.ordered, new(core[int])
+	return m
 }
 
-// end takes a slot out as a shard does: the last takes its place.
-func (m *agendaModel) end(slot int) {
-	m.remove(uint32(slot))
-	last := len(m.slots) - 1
-	if slot != last {
-		m.slots[slot] = m.slots[last]
-		m.move(uint32(last), uint32(slot))
+func (m *agendaModel) agenda() *agenda[int] {
+	if m.byIndex {
+		return m.order
 	}
+	return &m.due
+}
+
+func (m *agendaModel) add(at uint64) {
+	m.inserted++
+	m.slots = append(m.slots, scheduled{at, m.inserted})
+	if m.needsRoomLocked() {
+		_ = m.makeRoomLocked() // there is no limit
+	}
+	e := m.takeSlotLocked()
+	e.deadline, e.acked[0] = int64(at), ^at
+	if m.byIndex {
+		e.deadline, e.acked[0] = int64(^at), at
+	}
+	m.parkLocked(e, nil)
+}
+
+// end takes a slot out. The last takes its place.
+func (m *agendaModel) end(slot int) {
+	var c claim[int]
+	m.claimLocked(&c, uint32(slot), EndFailed, errTest)
+	last := len(m.slots) - 1
+	m.slots[slot] = m.slots[last]
 	m.slots = m.slots[:last]
 }
 
@@ -102,17 +130,20 @@ func (m *agendaModel) earliest() (slot int) {
 
 // check compares what the agenda says with a full scan.
 func (m *agendaModel) check(from uint64) error {
-	if err := m.checkInvariants(uint32(len(m.slots))); err != nil {
-		return err
+	for _, a := range []*agenda[int]{&m.due, m.order} {
+		if err := a.checkInvariants(&m.shard); err != nil {
+			return err
+		}
 	}
-	slot, at, ok := m.first()
+	a := m.agenda()
+	slot, at, ok := a.first(&m.shard)
 	switch want := m.earliest(); {
 	case ok != (len(m.slots) > 0):
 		return fmt.Errorf("first: %v with %d in use", ok, len(m.slots))
 	case ok && (int(slot) != want || at != m.slots[want].at):
 		return fmt.Errorf("first is slot %d at %d, want slot %d at %d", slot, at, want, m.slots[want].at)
 	}
-	got := m.from(from)
+	got := a.from(&m.shard, from)
 	slices.Sort(got)
 	var want []uint32
 	for i, s := range m.slots {
@@ -126,11 +157,11 @@ func (m *agendaModel) check(from uint64) error {
 	return nil
 }
 
-// play does what bytes say: mostly insertions at rising positions, equal ones, outliers far ahead and
+// playAgenda does what bytes say: mostly insertions at rising positions, equal ones, outliers far ahead and
 // stragglers among them, and removals of the first, the last and any.
-func (m *agendaModel) play(data []byte) error {
+func playAgenda(data []byte) error {
 	d := &dice{data: data}
-	m.seq = []uint32{0, math.MaxUint32 - 3, math.MaxInt32 - 3}[d.roll(3)]
+	m := newAgendaModel([]uint64{0, math.MaxUint32 - 3, math.MaxInt32 - 3}[d.roll(3)], d.roll(2) == 0)
 	now := uint64(1000)
 	for len(d.data) > 0 {
 		n := len(m.slots)
@@ -157,7 +188,7 @@ func (m *agendaModel) play(data []byte) error {
 	}
 	for previous := (scheduled{}); len(m.slots) > 0; {
 		first := m.slots[m.earliest()]
-		if slot, at, _ := m.first(); at < previous.at || m.slots[slot] != first {
+		if slot, at, _ := m.agenda().first(&m.shard); at < previous.at || m.slots[slot] != first {
 			return fmt.Errorf("drained out of order: %v at %d after %v", m.slots[slot], at, previous)
 		}
 		previous = first
@@ -170,7 +201,7 @@ func TestAgendaKeepsTheOrderOfASortedSlice(t *testing.T) {
 	t.Parallel()
 	seed := seeded(t)
 	for round := range uint64(300) {
-		require.NoError(t, new(agendaModel).play(randomBytes(seed, round)), "round %d", round)
+		require.NoError(t, playAgenda(randomBytes(seed, round)), "round %d", round)
 	}
 }
 
@@ -178,18 +209,18 @@ func TestAgendaKeepsTheOrderOfASortedSlice(t *testing.T) {
 // also when the registrations' numbers wrap in between.
 func TestEqualPositionsComeInOrderOfRegistration(t *testing.T) {
 	t.Parallel()
-	for _, seq := range []uint32{0, math.MaxUint32 - 20, math.MaxInt32 - 20} {
-		m := agendaModel{seq: seq}
+	for _, registrations := range []uint64{0, math.MaxUint32 - 20, math.MaxInt32 - 20} {
+		m := newAgendaModel(registrations, false)
 		for range 10 {
 			m.add(7)  // in the list
 			m.add(90) // stragglers follow
 			m.add(91)
 			m.add(7)
 		}
-		require.NotEmpty(t, m.heap)
+		require.NotEmpty(t, m.due.heap)
 		require.NoError(t, m.check(8))
 		for last := 0; len(m.slots) > 0 && m.slots[m.earliest()].at == 7; {
-			slot, _, _ := m.first()
+			slot, _, _ := m.due.first(&m.shard)
 			require.Greater(t, m.slots[slot].registration, last)
 			last = m.slots[slot].registration
 			m.end(int(slot))
@@ -202,15 +233,15 @@ func TestEqualPositionsComeInOrderOfRegistration(t *testing.T) {
 // One long timeout among short ones must not push every short one into the heap.
 func TestOneOutlierIsTheOneThatGoesIntoTheHeap(t *testing.T) {
 	t.Parallel()
-	var m agendaModel
+	m := newAgendaModel(0, false)
 	for i := range uint64(500) {
 		m.add(10 + i)
 		if i%100 == 50 {
 			m.add(3600 + i)
 		}
-		require.NoError(t, m.checkInvariants(uint32(len(m.slots))))
+		require.NoError(t, m.due.checkInvariants(&m.shard))
 	}
-	assert.Len(t, m.heap, 5)
+	assert.Len(t, m.due.heap, 5)
 	assert.NoError(t, m.check(500))
 }
 
@@ -218,18 +249,20 @@ func TestOneOutlierIsTheOneThatGoesIntoTheHeap(t *testing.T) {
 func TestAgendaGivesItsMemoryBack(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 9))
-	var m agendaModel
+	m := newAgendaModel(0, false)
 	for range 5000 {
 		m.add(rng.Uint64N(1000))
 	}
-	assert.Greater(t, cap(m.heap), 1000)
+	assert.Greater(t, cap(m.due.heap), 1000)
 	for len(m.slots) > 0 {
 		m.end(rng.IntN(len(m.slots)))
-		m.trim(len(m.slots)/chunk + 1)
 	}
 	assert.NoError(t, m.check(0))
-	assert.Less(t, cap(m.heap), 128)
-	assert.Len(t, m.places, 1)
+	for _, a := range []*agenda[int]{&m.due, m.order} {
+		assert.LessOrEqual(t, cap(a.heap), 8*chunk)
+		assert.LessOrEqual(t, len(a.links), 2)
+		assert.Less(t, cap(a.links), 64)
+	}
 }
 
 func FuzzAgenda(f *testing.F) {
@@ -237,6 +270,6 @@ func FuzzAgenda(f *testing.F) {
 		f.Add(randomBytes(1, round))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		require.NoError(t, new(agendaModel).play(data[:min(len(data), 500)]))
+		require.NoError(t, playAgenda(data[:min(len(data), 500)]))
 	})
 }

@@ -95,14 +95,17 @@ type Parked[K comparable] struct {
 // The fields are ordered so that the eight bytes of a small key and all that an
 // ack touches come first.
 type entry[K comparable] struct {
-	key    K
-	rule   *rule       // nil on a WatermarkList, whose rule is the list's
-	acked  [1]uint64   // members that have acked, by bit; unused for rules of more than 64
-	tie    *tie        // nil for most entries: see there
-	done   Callback[K] // what to call
-	since  int64       // when it was added, in nanoseconds on the list's clock
-	hash   uint32      // WaitingList: where the table finds it
-	serial uint32      // number of its registration in this shard
+	key K
+	// On a WatermarkList, whose rule is the list's, rule is nil and acked holds the
+	// position of the index.
+	rule     *rule
+	acked    [1]uint64   // members that have acked, by bit; unused for rules of more than 64
+	tie      *tie        // nil for most entries: see there
+	done     Callback[K] // what to call
+	since    int64       // when it was added, in nanoseconds on the list's clock
+	deadline int64       // when it expires, on the same clock
+	hash     uint32      // WaitingList: where the table finds it
+	serial   uint32      // number of its registration in this shard
 }
 
 // tie is the part of an entry that most entries do without: answers that carry
@@ -151,6 +154,9 @@ type claim[K comparable] struct {
 func (c *claim[K]) decidedBy(peer PeerID) {
 	c.out.Tally.decider, c.out.Tally.decided = peer, true
 	if c.out.End == EndUnreachable {
-		c.out.Err = unreachable(c.out.Tally)
+		c.explain()
 	}
 }
+
+// explain makes the error of an entry whose quorum can no longer be reached.
+func (c *claim[K]) explain() { c.out.Err = unreachable(c.out.Tally) }

@@ -18,9 +18,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestClaim_SizeOfAnEntry(t *testing.T) {
-	assert.LessOrEqual(t, unsafe.Sizeof(entry[uint64]{}), uintptr(56))
-	assert.LessOrEqual(t, unsafe.Sizeof(place{}), uintptr(24))
+// What a request writes lies in two cache lines: the first of the shard and the entry's. No line holds parts
+// of two shards or two entries.
+func TestClaim_CacheLinesOfARequest(t *testing.T) {
+	const line = 64
+	assert.EqualValues(t, line, unsafe.Sizeof(entry[uint64]{}))
+	assert.EqualValues(t, line, unsafe.Sizeof([chunk]link{}))
+	var s hashed[uint64]
+	assert.EqualValues(t, line, unsafe.Offsetof(s.due)+unsafe.Offsetof(s.due.heap), "what is written ends here")
+	assert.EqualValues(t, 3*line, unsafe.Offsetof(s.entries), "what is read begins here")
+	assert.EqualValues(t, 4*line, unsafe.Sizeof(s))
+	for range 10 {
+		l := New[uint64](Options{})
+		for key := range uint64(1000) {
+			require.NoError(t, l.Add(key, ofThree, ignore))
+		}
+		for _, s := range l.hashed {
+			require.Zero(t, uintptr(unsafe.Pointer(s))%line)
+			for _, chunk := range s.entries {
+				require.Zero(t, uintptr(unsafe.Pointer(chunk))%line)
+			}
+		}
+		require.NoError(t, l.Close())
+	}
 }
 
 func TestClaim_RequestAllocatesNothing(t *testing.T) {

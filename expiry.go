@@ -143,11 +143,11 @@ func (l *core[K]) sweep(fired int32) int {
 	due := min(uint64(now), never-1)
 	for _, s := range l.shards {
 		s.mu.Lock()
-		if s.due.allBy(due) {
+		if s.due.allBy(s, due) {
 			s.claimAllLocked(&p, EndTimedOut, ErrTimeout)
 		}
-		slot, at, ok := s.due.first()
-		for ; ok && at <= due; slot, at, ok = s.due.first() {
+		slot, at, ok := s.due.first(s)
+		for ; ok && at <= due; slot, at, ok = s.due.first(s) {
 			p.claimLocked(s, slot, EndTimedOut, ErrTimeout)
 		}
 		if ok {

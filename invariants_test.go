@@ -44,9 +44,6 @@ func (s *shard[K]) checkInvariants() error {
 	if chunks > s.live/chunk+2 || chunks*chunk < s.live {
 		return fmt.Errorf("%d chunks of entries for %d", chunks, s.live)
 	}
-	if uint32(len(s.due.places)) != chunks {
-		return fmt.Errorf("%d chunks of entries, but %d of places", chunks, len(s.due.places))
-	}
 	for slot := range chunks * chunk {
 		e := s.entry(slot)
 		if slot < s.live {
@@ -57,7 +54,7 @@ func (s *shard[K]) checkInvariants() error {
 			return fmt.Errorf("free slot %d beyond %d still holds %+v", slot, s.live, *e)
 		}
 	}
-	if err := s.due.checkInvariants(s.live); err != nil {
+	if err := s.due.checkInvariants(s); err != nil {
 		return fmt.Errorf("deadlines: %w", err)
 	}
 	if running := s.runningLocked(); running < 0 {
@@ -117,9 +114,9 @@ func (s *Session) checkInvariants() error {
 
 // checkTable tells whether the table, if there is one, holds exactly what is parked.
 func (s *hashed[K]) checkTable() error {
-	if len(s.table.pairs) == 0 {
-		if s.live > chunk {
-			return fmt.Errorf("%d entries and no table", s.live)
+	if !s.indexed {
+		if i := slices.IndexFunc(s.table.pairs, func(pair uint64) bool { return pair != 0 }); i >= 0 {
+			return fmt.Errorf("%d entries are not indexed, but the table has %#x", s.live, s.table.pairs[i])
 		}
 		return nil
 	}
@@ -137,7 +134,7 @@ func (s *hashed[K]) checkTable() error {
 // checkInvariants tells what is wrong with the whole list.
 func (l *WaitingList[K]) checkInvariants() error {
 	for i := range l.hashed {
-		s := &l.hashed[i]
+		s := l.hashed[i]
 		for slot := range s.live {
 			e := s.entry(slot)
 			if e.key != e.key {
@@ -182,9 +179,11 @@ func poison[K comparable](key K) poisoned[K] {
 func (p poisoned[K]) spread(l *core[K]) {
 	for _, s := range l.shards {
 		s.mu.Lock()
-		e := entry[K]{key: p.key, tie: p.tie, done: p.done, since: math.MinInt64, serial: poisonSerial}
+		e := entry[K]{key: p.key, tie: p.tie, done: p.done, since: math.MinInt64, deadline: math.MinInt64, serial: poisonSerial}
 		if _, ok := s.find.(*hashed[K]); ok {
 			e.rule, e.hash = p.rule, poisonSerial
+		} else {
+			e.acked[0] = poisonSerial
 		}
 		for slot := s.live; slot < uint32(len(s.entries))*chunk; slot++ {
 			if free := s.entry(slot); free.serial != poisonSerial {
@@ -192,7 +191,7 @@ func (p poisoned[K]) spread(l *core[K]) {
 			}
 		}
 		p.agenda(&s.due, s.live)
-		if find, ok := s.find.(interface{ agenda() *agenda }); ok && find.agenda() != nil {
+		if find, ok := s.find.(interface{ agenda() *agenda[K] }); ok && find.agenda() != nil {
 			p.agenda(find.agenda(), s.live)
 		}
 		s.mu.Unlock()
@@ -205,9 +204,9 @@ func (p poisoned[K]) spread(l *core[K]) {
 	}
 }
 
-func (p poisoned[K]) agenda(a *agenda, live uint32) {
-	for slot := live; slot < uint32(len(a.places))*chunk; slot++ {
-		*a.place(slot) = place{at: 0, prev: poisonSerial, next: poisonSerial, seq: poisonSerial, heaped: poisonSerial}
+func (p poisoned[K]) agenda(a *agenda[K], live uint32) {
+	for slot := live; slot < uint32(len(a.links))*chunk; slot++ {
+		*a.link(slot) = link{poisonSerial, poisonSerial}
 	}
 	rest := a.heap[len(a.heap):cap(a.heap)]
 	for i := range rest {

@@ -8,7 +8,7 @@ import "slices"
 // Indexes are kept as positions, which are unsigned and in the same order.
 type ordered[I Integer] struct {
 	shard[I]
-	order *agenda // by position of the index; made at the first Add
+	order *agenda[I] // by position of the index; made at the first need
 
 	mark   uint64  // position of the watermark: it never falls
 	first  uint64  // acks commit only from this position on
@@ -62,26 +62,32 @@ func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with addOptions,
 	if with.timeout <= 0 {
 		return false, refusedTimeout
 	}
-	slot, e, err := s.parkLocked(now, expires, t, with.session)
-	if err != nil {
-		return false, err
+	if s.needsRoomLocked() {
+		if err := s.makeRoomLocked(); err != nil {
+			return false, err
+		}
 	}
-	e.key, e.done = c.out.Key, c.done
-	if s.order == nil {
-		s.order = new(agenda)
-	}
-	s.order.insert(slot, at, e.serial)
+	e := s.takeSlotLocked()
+	e.key, e.acked[0], e.tie, e.done, e.since, e.deadline = c.out.Key, at, t, c.done, now, expires
+	s.parkLocked(e, with.session)
 	return true, nil
 }
 
+func (s *ordered[I]) enter(slot uint32, _ *entry[I]) {
+	if s.order == nil {
+		s.order = new(agenda[I])
+	}
+	s.order.insert(&s.shard, slot)
+}
+
 func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {
-	s.order.remove(slot)
+	s.order.remove(&s.shard, slot)
 	s.order.trim(len(s.entries))
 }
 
-func (s *ordered[I]) forgetAll() { s.order = nil }
+func (s *ordered[I]) moves(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
 
-func (s *ordered[I]) moved(from, to uint32, _ *entry[I]) { s.order.move(from, to) }
+func (s *ordered[I]) reset() { s.order.reset() }
 
 func (s *ordered[I]) tally(e *entry[I]) Tally { return s.tallyAt(position(e.key)) }
 
@@ -139,7 +145,7 @@ func (s *ordered[I]) setRuleLocked(r *rule) {
 func (s *ordered[I]) truncateLocked(from uint64, err error, p *pass[I]) {
 	// A claim moves the last slot into the gap, so from the highest slot down none
 	// of those still to be claimed moves.
-	slots := s.order.from(from)
+	slots := s.order.from(&s.shard, from)
 	slices.Sort(slots)
 	for _, slot := range slices.Backward(slots) {
 		p.claimLocked(&s.shard, slot, EndTruncated, err)
@@ -164,7 +170,7 @@ func (s *ordered[I]) raiseLocked(to uint64, p *pass[I], decider PeerID, decided 
 	if s.draining {
 		calls = &s.queue
 	}
-	for slot, at, ok := s.order.first(); ok && at <= to; slot, at, ok = s.order.first() {
+	for slot, at, ok := s.order.first(&s.shard); ok && at <= to; slot, at, ok = s.order.first(&s.shard) {
 		c := p.claimInto(calls, &s.shard, slot, EndReached, nil)
 		c.out.Tally.decider, c.out.Tally.decided = decider, decided
 	}

@@ -12,11 +12,14 @@ func (l *core[K]) finish(c *claim[K]) {
 	if c.last {
 		l.shardDrained()
 	}
-	if c.wake {
+	switch {
+	case c.wake:
 		c.done(c.out) // sends to a channel that has room
-		return
+	case l.executor != nil:
+		l.handOver(c, nil)
+	default:
+		l.invoke(c, nil)
 	}
-	l.call(c, nil)
 }
 
 // pass collects the entries that one call ends: all are claimed before the first
@@ -100,7 +103,7 @@ func (p *pass[K]) run(panicking *bool) {
 // it is called.
 type lot[K comparable] struct {
 	shard   *shard[K]
-	entries []*[chunk]entry[K]
+	entries slots[K]
 	next    uint32 // slot
 	n       uint32 // entries left; the slots of those that were claimed apart are empty
 	end     End
@@ -117,13 +120,14 @@ func (p *pass[K]) addLot(l lot[K]) {
 // pop takes one entry out. c is empty.
 func (l *lot[K]) pop(c *claim[K]) bool {
 	for l.n > 0 {
-		e := &l.entries[l.next/chunk][l.next%chunk]
+		e := l.entries.entry(l.next)
 		if l.next++; l.next%chunk == 0 {
 			l.entries[l.next/chunk-1] = nil
 		}
 		if e.done != nil {
 			l.n--
 			c.fill(l.shard, e, l.end, l.err)
+			c.out.Since = l.shard.list.at(e.since)
 			*e = entry[K]{}
 			return true
 		}
@@ -271,7 +275,13 @@ func goOn(value any, panicking *bool) {
 // settle says that a callback claimed in s is back.
 func (l *core[K]) settle(s *shard[K]) {
 	s.returned.Add(1)
-	if s.closed.Load() && s.idle() {
+	if s.closed.Load() {
+		l.settled(s)
+	}
+}
+
+func (l *core[K]) settled(s *shard[K]) {
+	if s.idle() {
 		l.checkDone()
 	}
 }

@@ -1,6 +1,7 @@
 package waitlist
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -14,12 +15,13 @@ import (
 // while it ends entries. Slots instead of pointers keep the entries in few
 // allocations.
 type shard[K comparable] struct {
-	// What every request writes comes first and fills one cache line: two cores
-	// that take turns at a shard pass on that line and those of the table, the
-	// entry and its place in the agenda, and share what follows.
+	// What every request writes comes first and fills one cache line. Two cores that
+	// take turns at a shard pass on that line and the entry's, once the shard has
+	// more than chunk entries also those of the table and of the agenda's links,
+	// and share what follows.
 	mu       sync.Mutex
 	added    uint64        // registrations so far
-	returned atomic.Uint64 // callbacks that are back; the only count kept without mu
+	returned atomic.Uint64 // callbacks that are back, and Waits woken; the only count kept without mu
 	live     uint32        // entries parked
 	closed   atomic.Bool   // no more registrations; written under mu
 
@@ -27,16 +29,16 @@ type shard[K comparable] struct {
 	duplicates uint64
 	foreign    uint64
 
-	due     agenda // deadlines
-	entries []*[chunk]entry[K]
-	find    finder[K] // written once
+	due     agenda[K] // deadlines; its first words fill the line
 	list    *core[K]  // written once
+	indexed bool      // the agenda and the finder hold what is parked: see indexLocked
 
 	// ended counts by End, from EndCompleted on. What has been added, is not
-	// parked and is not counted here was reached. woken counts the claims among
-	// them that had a Wait to wake instead of a callback to call.
+	// parked and is not counted here was reached.
 	ended [numEnds - EndCompleted]uint64
-	woken uint64
+
+	entries slots[K]
+	find    finder[K] // written once
 }
 
 // idle reports whether every callback of the entries claimed here is back.
@@ -48,23 +50,26 @@ func (s *shard[K]) idle() bool {
 
 // runningLocked returns how many entries claimed here have a callback that is not back.
 func (s *shard[K]) runningLocked() int {
-	return int(s.added - uint64(s.live) - s.woken - s.returned.Load())
+	return int(s.added - uint64(s.live) - s.returned.Load())
 }
 
 // finder is how a list finds its entries, and all in which the shards of the two
-// lists differ. Its methods are called with the shard's mutex held.
+// lists differ. Its methods are called with the shard's mutex held, and those that keep
+// an index only while the shard is indexed.
 type finder[K comparable] interface {
-	// forget is told that an entry leaves. It is still in its slot.
+	// enter adds the newest entry.
+	enter(slot uint32, e *entry[K])
+	// forget takes out an entry that leaves. It is still in its slot.
 	forget(slot uint32, e *entry[K])
-	// forgetAll is told that every entry leaves.
-	forgetAll()
-	// moved is told that an entry has gone from one slot to another.
-	moved(from, to uint32, e *entry[K])
+	// moves is told that an entry is about to go from one slot to another.
+	moves(from, to uint32, e *entry[K])
+	// reset empties the index.
+	reset()
 	// tally returns who has answered an entry that has no rule of its own.
 	tally(e *entry[K]) Tally
 }
 
-func (s *shard[K]) entry(slot uint32) *entry[K] { return &s.entries[slot/chunk][slot%chunk] }
+func (s *shard[K]) entry(slot uint32) *entry[K] { return s.entries.entry(slot) }
 
 // admitLocked makes the checks that both lists begin with. The session, if there is one,
 // is locked too, so that it cannot end before the entry is in it. Lock order: shard,
@@ -79,29 +84,81 @@ func (s *shard[K]) admitLocked(session *Session) error {
 	return nil
 }
 
-// parkLocked takes a slot for a new entry, which is the caller's to fill in: all but
-// its tie, which is made here if it needs one and has none, since and serial. The session
-// is locked.
-func (s *shard[K]) parkLocked(now, deadline int64, t *tie, session *Session) (slot uint32, e *entry[K], err error) {
+// needsRoomLocked reports whether a new entry needs makeRoomLocked first.
+func (s *shard[K]) needsRoomLocked() bool {
+	return s.live/chunk == uint32(len(s.entries)) || s.list.capacity > 0
+}
+
+// makeRoomLocked reserves a place under the capacity and sees to it that a slot is free.
+func (s *shard[K]) makeRoomLocked() error {
 	if s.list.capacity > 0 && !s.list.reserve() {
-		return 0, nil, refusedFull
+		return refusedFull
 	}
-	slot = s.live
-	s.live++
-	s.added++
-	if slot/chunk == uint32(len(s.entries)) {
+	if s.live/chunk == uint32(len(s.entries)) {
 		s.entries = append(s.entries, new([chunk]entry[K]))
 	}
-	e = s.entry(slot)
-	e.tie, e.since, e.serial = t, now, uint32(s.added)
+	return nil
+}
+
+// takeSlotLocked takes a slot for a new entry, which is the caller's to fill in, but for
+// its serial number, and then to park.
+func (s *shard[K]) takeSlotLocked() *entry[K] {
+	e := s.entry(s.live)
+	s.live++
+	s.added++
+	e.serial = uint32(s.added)
+	return e
+}
+
+// parkLocked parks the entry that took the last slot. The session is locked. In most
+// shards, and for most entries, nothing is left to do.
+func (s *shard[K]) parkLocked(e *entry[K], session *Session) {
+	if session != nil || e.tie != nil || s.live > chunk || s.indexed {
+		s.enterLocked(e, session)
+	}
+}
+
+func (s *shard[K]) enterLocked(e *entry[K], session *Session) {
+	slot := s.live - 1
 	if session != nil {
 		session.joinLocked(e.tied(), s)
 	}
 	if e.tie != nil {
 		e.tie.slot = slot
 	}
-	s.due.insert(slot, uint64(deadline), e.serial)
-	return slot, e, nil
+	switch {
+	case s.indexed:
+		s.due.insert(s, slot)
+		s.find.enter(slot, e)
+	case s.live > chunk:
+		s.indexLocked()
+	}
+}
+
+// indexLocked enters all that is parked, in order of registration, in the agenda and with
+// the finder. Up to chunk entries they are empty: to look at all of those costs no
+// more, and a request writes fewer cache lines (measured, with what else left its way
+// then: 11 % less time by one goroutine, 9 % by two).
+func (s *shard[K]) indexLocked() {
+	s.indexed = true
+	var slots [chunk + 1]uint32
+	for i := range slots {
+		slots[i] = uint32(i)
+	}
+	slices.SortFunc(slots[:], func(x, y uint32) int {
+		return int(int32(s.entry(x).serial - s.entry(y).serial))
+	})
+	for _, slot := range slots {
+		s.due.insert(s, slot)
+		s.find.enter(slot, s.entry(slot))
+	}
+}
+
+// unindexLocked empties the agenda and the finder's index.
+func (s *shard[K]) unindexLocked() {
+	s.indexed = false
+	s.due.reset()
+	s.find.reset()
 }
 
 // claimLocked takes an entry out of the list: out of its session, the deadlines, the
@@ -110,26 +167,57 @@ func (s *shard[K]) parkLocked(now, deadline int64, t *tie, session *Session) (sl
 // the shard.
 func (s *shard[K]) claimLocked(c *claim[K], slot uint32, end End, err error) {
 	e := s.entry(slot)
-	s.takeLocked(c, e, end, err)
-	s.due.remove(slot)
-	s.find.forget(slot, e)
+	c.fill(s, e, end, err)
+	c.out.Since = s.list.at(e.since)
+	if e.rule == nil {
+		c.out.Tally = s.find.tally(e)
+	}
+	s.leaveLocked(e, end)
+	if s.indexed {
+		s.forgetLocked(slot, e)
+	}
 	s.live--
 	if last := s.live; slot != last {
-		moved := s.entry(last)
-		*e = *moved
-		s.due.move(last, slot)
-		s.find.moved(last, slot, e)
-		if e.tie != nil {
-			e.tie.slot = slot
-		}
-		e = moved
+		e = s.moveLocked(last, slot)
 	}
 	*e = entry[K]{} // whatever the entry held is let go
-	if keep := s.live/chunk + 2; keep < uint32(len(s.entries)) {
-		s.entries = dropLast(s.entries)
-		s.due.trim(len(s.entries))
+	if s.live/chunk+2 < uint32(len(s.entries)) {
+		s.trimLocked()
 	}
 	c.last = s.live == 0 && s.closed.Load()
+}
+
+// moveLocked moves an entry to another slot.
+func (s *shard[K]) moveLocked(from, to uint32) (free *entry[K]) {
+	e := s.entry(to)
+	free = s.entry(from)
+	*e = *free
+	if e.tie != nil {
+		e.tie.slot = to
+	}
+	return free
+}
+
+// trimLocked gives back the last chunk, which is not the only free one.
+func (s *shard[K]) trimLocked() {
+	s.entries = dropLast(s.entries)
+	s.due.trim(len(s.entries))
+}
+
+// forgetLocked takes an entry that leaves out of the agenda and the finder's index, and tells
+// them that the last one moves into its slot.
+func (s *shard[K]) forgetLocked(slot uint32, e *entry[K]) {
+	last := s.live - 1
+	if last <= chunk/2 { // not chunk, or a shard that wavers would do it over and over
+		s.unindexLocked()
+		return
+	}
+	s.due.remove(s, slot)
+	s.find.forget(slot, e)
+	if slot != last {
+		s.due.move(last, slot)
+		s.find.moves(last, slot, s.entry(last))
+	}
 }
 
 // claimAllLocked claims every entry for a pass. Many at once are not taken out one by
@@ -154,8 +242,8 @@ func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 		lot.n--
 	}
 	p.addLot(lot)
-	s.live, s.entries, s.due = 0, nil, agenda{}
-	s.find.forgetAll()
+	s.live, s.entries = 0, nil
+	s.unindexLocked()
 	if s.closed.Load() {
 		p.drained++
 	}
@@ -164,27 +252,35 @@ func (s *shard[K]) claimAllLocked(p *pass[K], end End, err error) {
 // takeLocked fills in c, which must be empty, for an entry that leaves.
 func (s *shard[K]) takeLocked(c *claim[K], e *entry[K], end End, err error) {
 	c.fill(s, e, end, err)
+	c.out.Since = s.list.at(e.since)
 	if e.rule == nil {
 		c.out.Tally = s.find.tally(e)
 	}
 	s.leaveLocked(e, end)
 }
 
-// fill makes c, which must be empty, the claim of an entry that leaves; the tally of one
-// without a rule of its own is the caller's.
+// fill makes c, which must be empty, the claim of an entry that leaves; Since, and the tally
+// of one without a rule of its own, are the caller's. (It is inlined as it is: 2 ns of a
+// request.)
 func (c *claim[K]) fill(s *shard[K], e *entry[K], end End, err error) {
 	out := &c.out
-	out.Key, out.End, out.Err, out.Since = e.key, end, err, s.list.at(e.since)
+	out.Key, out.End, out.Err = e.key, end, err
 	out.Tally.rule, out.Tally.acked = e.rule, e.acked[0]
 	c.done, c.shard = e.done, s
 	if t := e.tie; t != nil {
-		out.Tally.answers = &t.answers
-		c.wake = t.wake
+		out.Tally.answers, c.wake = &t.answers, t.wake
 	}
 }
 
-// leaveLocked enters the end of an entry in the books and makes its references void.
+// leaveLocked enters the end of an entry in the books and makes its references void. Most
+// have no references, and those that are reached are not counted.
 func (s *shard[K]) leaveLocked(e *entry[K], end End) {
+	if end != EndReached || e.tie != nil || s.list.capacity > 0 {
+		s.writeOffLocked(e, end)
+	}
+}
+
+func (s *shard[K]) writeOffLocked(e *entry[K], end End) {
 	wake := false
 	if t := e.tie; t != nil {
 		if t.session != nil {
@@ -206,7 +302,7 @@ func (s *shard[K]) countLocked(end End, wake bool) {
 		s.ended[end-EndCompleted]++
 	}
 	if wake {
-		s.woken++
+		s.returned.Add(1)
 	}
 }
 
@@ -216,7 +312,7 @@ func (s *shard[K]) snapshotLocked(slot uint32) Parked[K] {
 	return Parked[K]{
 		Key:      e.key,
 		Since:    s.list.at(e.since),
-		Deadline: s.list.at(int64(s.due.place(slot).at)),
+		Deadline: s.list.at(e.deadline),
 		Tally:    s.tallyLocked(e),
 	}
 }

@@ -84,6 +84,14 @@ func (t *table) remove(hash, slot, used uint32) {
 	}
 }
 
+// reset empties the table. It keeps the memory that a busy list needs again.
+func (t *table) reset() {
+	if len(t.pairs) > 2*minTable {
+		t.pairs = nil
+	}
+	clear(t.pairs)
+}
+
 func (t *table) resize(n int) {
 	old := t.pairs
 	t.pairs = make([]uint64, n)

@@ -7,7 +7,10 @@ import (
 	"strconv"
 )
 
-const wordBits = 64 // members whose bits fit one word
+const (
+	wordBits = 64 // members whose bits fit one word
+	few      = 32 // members up to which a scan is faster than a search
+)
 
 // rule is what a Quorum points to. Written once, before it is shared.
 type rule struct {
@@ -50,7 +53,7 @@ func counted(n int, members []PeerID) Quorum {
 
 // index returns p's position in members, or -1.
 func (r *rule) index(p PeerID) int {
-	if len(r.members) > 32 { // below, a scan is faster than a search
+	if len(r.members) > few {
 		if i, ok := slices.BinarySearch(r.members, p); ok {
 			return i
 		}
@@ -62,6 +65,17 @@ func (r *rule) index(p PeerID) int {
 		}
 	}
 	return -1
+}
+
+// bit returns p's bit in the first word of a set, or 0 if p is not among the members, of which
+// there are few.
+func (r *rule) bit(p PeerID) uint64 {
+	for i, m := range r.members {
+		if m == p {
+			return 1 << i
+		}
+	}
+	return 0
 }
 
 // words returns how many words a set of members takes.

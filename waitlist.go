@@ -15,7 +15,7 @@ import (
 type WaitingList[K comparable] struct {
 	core[K]
 	seed   maphash.Seed // of its own: a client who chooses keys cannot make them collide
-	hashed []hashed[K]
+	hashed [numShards]*hashed[K]
 }
 
 // A WaitingList has numShards shards: two goroutines meet at a lock once in that many
@@ -30,12 +30,12 @@ const (
 // ended.
 func New[K comparable](opts Options) *WaitingList[K] {
 	opts.check()
-	l := &WaitingList[K]{seed: maphash.MakeSeed(), hashed: make([]hashed[K], numShards)}
+	l := &WaitingList[K]{seed: maphash.MakeSeed()}
 	shards := make([]*shard[K], numShards)
 	for i := range l.hashed {
-		h := &l.hashed[i]
+		h := new(hashed[K])
 		h.find = h
-		shards[i] = &h.shard
+		l.hashed[i], shards[i] = h, &h.shard
 	}
 	l.init(&opts, shards)
 	return l
@@ -45,7 +45,7 @@ func New[K comparable](opts Options) *WaitingList[K] {
 // panics for a key whose dynamic type cannot be hashed, as a map would.
 func (l *WaitingList[K]) locate(key K) (*hashed[K], uint32) {
 	h := maphash.Comparable(l.seed, key)
-	return &l.hashed[h>>(64-shardBits)], uint32(h)
+	return l.hashed[h>>(64-shardBits)], uint32(h)
 }
 
 // Add parks a request under key until the quorum's members have acked, or something
@@ -104,7 +104,23 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with addOpt
 
 	s.mu.Lock()
 	with.session.lock()
-	err := s.addLocked(key, hash, quorum.rule, done, now, expires, with, t)
+	err := s.admitLocked(with.session)
+	switch {
+	case err != nil:
+	case with.timeout <= 0:
+		err = refusedTimeout
+	case s.live > 0 && s.has(hash, key):
+		err = refusedDuplicate
+	default:
+		if s.needsRoomLocked() {
+			err = s.makeRoomLocked()
+		}
+		if err == nil {
+			e := s.takeSlotLocked()
+			e.key, e.rule, e.tie, e.done, e.since, e.deadline, e.hash = key, quorum.rule, t, done, now, expires, hash
+			s.parkLocked(e, with.session)
+		}
+	}
 	with.session.unlock()
 	s.mu.Unlock()
 	if err != nil {
@@ -112,25 +128,6 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with addOpt
 	}
 	l.arm(expires)
 	return &s.shard, nil
-}
-
-func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], now, expires int64, with addOptions, t *tie) error {
-	if err := s.admitLocked(with.session); err != nil {
-		return err
-	}
-	if with.timeout <= 0 {
-		return refusedTimeout
-	}
-	if _, e := s.lookup(hash, key); e != nil {
-		return refusedDuplicate
-	}
-	slot, e, err := s.parkLocked(now, expires, t, with.session)
-	if err != nil {
-		return err
-	}
-	e.key, e.rule, e.done, e.hash = key, rule, done, hash
-	s.remember(slot, e)
-	return nil
 }
 
 // Ack counts an acknowledgement of peer for the entry under key. If that satisfies
@@ -144,8 +141,7 @@ func (s *hashed[K]) addLocked(key K, hash uint32, rule *rule, done Callback[K], 
 func (l *WaitingList[K]) Ack(key K, peer PeerID) AckResult {
 	s, hash := l.locate(key)
 	s.mu.Lock()
-	slot, e := s.lookup(hash, key)
-	result, end := s.ackLocked(e, peer)
+	slot, result, end := s.ackLocked(hash, key, peer)
 	if result == AckDecided {
 		return l.decide(s, slot, peer, end)
 	}
@@ -217,7 +213,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 	// 0 ends one.
 	p := pass[K]{list: &l.core}
 	for i, key := range keys {
-		s, hash := &l.hashed[hashes[i]>>(64-shardBits)], uint32(hashes[i])
+		s, hash := l.hashed[hashes[i]>>(64-shardBits)], uint32(hashes[i])
 		chain := &chains[hash%uint32(len(chains))]
 		repeated := false
 		for j := *chain; j != 0 && !repeated; j = int32(hashes[j-1]) {
@@ -229,8 +225,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 			s.mu.Unlock()
 			continue
 		}
-		slot, e := s.lookup(hash, key)
-		if result, end := s.ackLocked(e, peer); result == AckDecided {
+		if slot, result, end := s.ackLocked(hash, key, peer); result == AckDecided {
 			p.claimLocked(&s.shard, slot, end, nil).decidedBy(peer)
 			hashes[i] = uint64(uint32(*chain))
 			*chain = int32(i + 1)
@@ -250,7 +245,7 @@ func (l *WaitingList[K]) PeerDown(peer PeerID, reason error) (ended int) {
 	reason = orNoReason(reason)
 	p := pass[K]{list: &l.core}
 	for i := range l.hashed {
-		s := &l.hashed[i]
+		s := l.hashed[i]
 		s.mu.Lock()
 		for slot := s.live; slot > 0; slot-- { // from the end: what moves has been seen
 			e := s.entry(slot - 1)
@@ -305,9 +300,9 @@ func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
 		key          K
 		hash, serial uint32
 	}
-	asked := make([][]candidate, len(l.hashed))
+	asked := make([][]candidate, numShards)
 	for i := range l.hashed {
-		s := &l.hashed[i]
+		s := l.hashed[i]
 		s.mu.Lock()
 		for slot := range s.live {
 			e := s.entry(slot)
@@ -327,7 +322,7 @@ func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
 	err = orNoReason(err)
 	p := pass[K]{list: &l.core}
 	for i, candidates := range asked {
-		s := &l.hashed[i]
+		s := l.hashed[i]
 		s.mu.Lock()
 		for _, c := range candidates {
 			if slot, ok := s.lookupSerial(c.hash, c.serial); ok {

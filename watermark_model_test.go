@@ -266,25 +266,16 @@ func (m *watermarkModel[I]) checkInvariants() error {
 }
 
 // agenda gives the order of the indexes to the tests that both lists have.
-func (s *ordered[I]) agenda() *agenda { return s.order }
+func (s *ordered[I]) agenda() *agenda[I] { return s.order }
 
 func (s *ordered[I]) checkOrder() error {
-	if s.order == nil {
-		if s.live > 0 {
-			return fmt.Errorf("%d are parked in no order", s.live)
-		}
-		return nil
-	}
-	if err := s.order.checkInvariants(s.live); err != nil {
+	if err := s.order.checkInvariants(&s.shard); err != nil {
 		return fmt.Errorf("order: %w", err)
-	}
-	if n := len(s.order.places); n > len(s.entries)+1 {
-		return fmt.Errorf("order: %d chunks of places for %d of entries", n, len(s.entries))
 	}
 	for slot := range s.live {
 		switch at := position(s.entry(slot).key); {
-		case s.order.place(slot).at != at:
-			return fmt.Errorf("order: slot %d is at %d, want %d", slot, s.order.place(slot).at, at)
+		case s.order.position(&s.shard, slot) != at:
+			return fmt.Errorf("order: slot %d is at %d, want %d", slot, s.order.position(&s.shard, slot), at)
 		case at <= s.mark:
 			return fmt.Errorf("slot %d is parked although the mark has reached it", slot)
 		}
