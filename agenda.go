@@ -17,11 +17,11 @@ func (s slots[K]) entry(slot uint32) *entry[K] { return &s[slot/chunk][slot%chun
 // nothing of clocks and locks.
 //
 // While a shard is not indexed, because it holds few entries, the agenda is empty, and to
-// know the first is to look at all of them. Else what arrives in order,
-// which is nearly everything (equal timeouts give rising deadlines, logs give rising
-// indexes), is appended to a linked list: insertion, removal and the earliest cost O(1). A
-// straggler goes into a 4-ary heap: O(log n), with four children in view of each other
-// (Johnson, 1975: d-heaps).
+// know the first is to look at all of them. Else what arrives in order, which is nearly
+// everything (equal timeouts give rising deadlines, logs give rising indexes), is appended
+// to a linked list: insertion, removal and the earliest cost O(1). A straggler goes into
+// a 4-ary heap: O(log n), with four children in view of each other (Johnson, 1975:
+// d-heaps).
 //
 // A hierarchical timing wheel (Varghese and Lauck, 1987) was built on paper and
 // refused. It knows the earliest deadline only to the width of a bucket, so that a
@@ -81,7 +81,7 @@ func (a *agenda[K]) trim(chunks int) {
 
 // insert adds a slot whose registration came after those of all others in the agenda.
 func (a *agenda[K]) insert(s *shard[K], slot uint32) {
-	if slot/chunk >= uint32(len(a.links)) { // slots are taken without gaps
+	for slot/chunk >= uint32(len(a.links)) {
 		a.links = append(a.links, new([chunk]link))
 	}
 	at := a.position(s, slot)

@@ -55,6 +55,12 @@ func TestClaim_RequestAllocatesNothing(t *testing.T) {
 	l := New[uint64](Options{Capacity: 1000})
 	defer l.Close()
 	require.NoError(t, l.Add(1<<40, ofThree, ignore))
+	var crowd []uint64 // of one shard, so that it is indexed and not, again and again
+	for key := uint64(1000); len(crowd) < chunk+4; key++ {
+		if s, _ := l.locate(key); s == l.hashed[0] {
+			crowd = append(crowd, key)
+		}
+	}
 	claims := map[string]func(){
 		"Add, two acks, a late third": func() {
 			_ = l.Add(7, ofThree, ignore)
@@ -87,6 +93,14 @@ func TestClaim_RequestAllocatesNothing(t *testing.T) {
 			}
 			l.FailAll(nil)
 			_ = l.Add(1<<40, ofThree, ignore)
+		},
+		"a shard that fills and drains": func() {
+			for _, key := range crowd {
+				_ = l.Add(key, ofThree, ignore)
+			}
+			for _, key := range crowd {
+				l.Fail(key, nil)
+			}
 		},
 		"refusals": func() {
 			_ = l.Add(1<<40, ofThree, ignore)
