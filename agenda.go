@@ -1,9 +1,11 @@
 package waitlist
 
-// chunk is how many slots are allocated and given back together. Eight keep an idle
-// list small and fill the allocator's size classes without waste: what holds pointers
-// and is larger than 512 bytes gets a header, and with it the next larger class. An entry
-// with a key of eight bytes has 64, a cache line of its own.
+import "slices"
+
+// chunk is how many slots are allocated and given back together. Eight keep an idle list
+// small and, with keys of eight bytes on a 64-bit machine, fill the allocator's size class
+// of 512 bytes: each entry is a cache line. (What holds pointers and is larger gets a
+// header, and with it the next larger class. Other keys are only slower.)
 const chunk = 8
 
 // slots holds the entries of a shard.
@@ -13,11 +15,11 @@ func (s slots[K]) entry(slot uint32) *entry[K] { return &s[slot/chunk][slot%chun
 
 // agenda keeps the entries of a shard in the order of a 64-bit position, those with the
 // same in order of registration: deadlines for both lists, and log indexes for a
-// WatermarkList. Its methods take the shard, whose slots and entries they read; they know
+// WatermarkList. Its methods take the shard, of which they read the entries; they know
 // nothing of clocks and locks.
 //
-// While a shard is not indexed, because it holds few entries, the agenda is empty, and to
-// know the first is to look at all of them. Else what arrives in order, which is nearly
+// While a shard is not indexed, the agenda is empty, and to know the first is to look at
+// all of its few entries. Else what arrives in order, which is nearly
 // everything (equal timeouts give rising deadlines, logs give rising indexes), is appended
 // to a linked list: insertion, removal and the earliest cost O(1). A straggler goes into
 // a 4-ary heap: O(log n), with four children in view of each other (Johnson, 1975:
@@ -32,7 +34,7 @@ func (s slots[K]) entry(slot uint32) *entry[K] { return &s[slot/chunk][slot%chun
 type agenda[K comparable] struct {
 	head, tail uint32         // first and last of the list, as slot+1; 0: empty
 	heap       []uint32       // the stragglers' slots
-	links      []*[chunk]link // by slot
+	links      []*[chunk]link // by slot; free ones hold anything
 }
 
 // link is where a slot is in the list: its neighbours, as slot+1; or in the heap: next is
@@ -66,7 +68,7 @@ func (a *agenda[K]) reset() {
 	if len(a.links) > 2 {
 		a.links = nil
 	}
-	if cap(a.heap) > 8*chunk {
+	if cap(a.heap) > 2*chunk {
 		a.heap = nil
 	}
 	a.head, a.tail, a.heap = 0, 0, a.heap[:0]
@@ -79,7 +81,27 @@ func (a *agenda[K]) trim(chunks int) {
 	}
 }
 
-// insert adds a slot whose registration came after those of all others in the agenda.
+// insertAll adds every entry of the shard to an empty agenda: in order, so that no one is a
+// straggler. (The order of registration alone would not do: the numbers of entries at
+// different positions may lie further apart than before can tell.)
+func (a *agenda[K]) insertAll(s *shard[K]) {
+	var space [chunk + 1]uint32
+	slots := space[:0]
+	for slot := range s.live {
+		slots = append(slots, slot)
+	}
+	slices.SortFunc(slots, func(x, y uint32) int {
+		if a.before(s, x, y) {
+			return -1
+		}
+		return 1
+	})
+	for _, slot := range slots {
+		a.insert(s, slot)
+	}
+}
+
+// insert adds a slot whose registration came after those of all others at its position.
 func (a *agenda[K]) insert(s *shard[K], slot uint32) {
 	for slot/chunk >= uint32(len(a.links)) {
 		a.links = append(a.links, new([chunk]link))

@@ -14,16 +14,17 @@ import (
 // checkInvariants tells what is wrong with an agenda of a shard.
 func (a *agenda[K]) checkInvariants(s *shard[K]) error {
 	if !s.indexed {
-		if a != nil && (a.head != 0 || a.tail != 0 || len(a.heap) != 0) || s.live > chunk {
+		switch {
+		case a == nil:
+		case a.head != 0 || a.tail != 0 || len(a.heap) != 0:
 			return fmt.Errorf("%d entries are not indexed, but %+v", s.live, a)
+		case len(a.links) > 2 || cap(a.heap) > 2*chunk:
+			return fmt.Errorf("the agenda is empty and keeps %d chunks of links, %d of the heap", len(a.links), cap(a.heap))
 		}
 		return nil
 	}
-	switch held := uint32(len(a.links)) * chunk; {
-	case held < s.live || len(a.links) > len(s.entries)+1:
+	if held := uint32(len(a.links)) * chunk; held < s.live || len(a.links) > len(s.entries)+1 {
 		return fmt.Errorf("links for %d slots, of which %d are in use", held, s.live)
-	case s.live <= chunk/2:
-		return fmt.Errorf("%d entries are indexed", s.live)
 	}
 	seen := make([]bool, s.live)
 	see := func(slot uint32) error {
@@ -83,8 +84,9 @@ type agendaModel struct {
 }
 
 // newAgendaModel makes a model in which so many registrations have come and gone.
-func newAgendaModel(registrations uint64, byIndex bool) *agendaModel {
+func newAgendaModel(registrations uint64, unindexed uint32, byIndex bool) *agendaModel {
 	m := &agendaModel{byIndex: byIndex}
+	m.unindexed = unindexed
 	m.added, m.find, m.list = registrations, &m.ordered, new(core[int])
 	return m
 }
@@ -161,7 +163,8 @@ func (m *agendaModel) check(from uint64) error {
 // stragglers among them, and removals of the first, the last and any.
 func playAgenda(data []byte) error {
 	d := &dice{data: data}
-	m := newAgendaModel([]uint64{0, math.MaxUint32 - 3, math.MaxInt32 - 3}[d.roll(3)], d.roll(2) == 0)
+	registrations := []uint64{0, math.MaxUint32 - 3, math.MaxInt32 - 3}[d.roll(3)]
+	m := newAgendaModel(registrations, uint32(fewEntries*d.roll(2)), d.roll(2) == 0)
 	now := uint64(1000)
 	for len(d.data) > 0 {
 		n := len(m.slots)
@@ -210,7 +213,7 @@ func TestAgendaKeepsTheOrderOfASortedSlice(t *testing.T) {
 func TestEqualPositionsComeInOrderOfRegistration(t *testing.T) {
 	t.Parallel()
 	for _, registrations := range []uint64{0, math.MaxUint32 - 20, math.MaxInt32 - 20} {
-		m := newAgendaModel(registrations, false)
+		m := newAgendaModel(registrations, 0, false)
 		for range 10 {
 			m.add(7)  // in the list
 			m.add(90) // stragglers follow
@@ -230,10 +233,42 @@ func TestEqualPositionsComeInOrderOfRegistration(t *testing.T) {
 	}
 }
 
+// Two entries at one position may be told apart while others, at other positions, were registered so long
+// ago that their numbers cannot be compared.
+func TestEqualPositionsComeInOrderBesideMuchOlderEntries(t *testing.T) {
+	t.Parallel()
+	for _, age := range []uint64{1<<31 - 10, 1 << 31, 1<<31 + 10, 1<<32 - 10, 1 << 32} {
+		m := newAgendaModel(0, fewEntries, false)
+		m.add(1)
+		m.add(1000)
+		m.added += age - 20
+		for range 3 {
+			m.add(500)
+			m.added += 4
+		}
+		m.end(0) // now the slots are in another order
+		for range fewEntries {
+			m.add(2000)
+		}
+		require.True(t, m.indexed)
+		for last := 0; len(m.slots) > 0; {
+			slot, at, _ := m.due.first(&m.shard)
+			require.Equal(t, at, m.slots[slot].at)
+			if at == 500 {
+				require.Greater(t, m.slots[slot].registration, last, "age %d", age)
+				last = m.slots[slot].registration
+			}
+			require.EqualValues(t, m.earliest(), slot)
+			m.end(int(slot))
+			require.NoError(t, m.check(0))
+		}
+	}
+}
+
 // One long timeout among short ones must not push every short one into the heap.
 func TestOneOutlierIsTheOneThatGoesIntoTheHeap(t *testing.T) {
 	t.Parallel()
-	m := newAgendaModel(0, false)
+	m := newAgendaModel(0, fewEntries, false)
 	for i := range uint64(500) {
 		m.add(10 + i)
 		if i%100 == 50 {
@@ -249,7 +284,7 @@ func TestOneOutlierIsTheOneThatGoesIntoTheHeap(t *testing.T) {
 func TestAgendaGivesItsMemoryBack(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 9))
-	m := newAgendaModel(0, false)
+	m := newAgendaModel(0, fewEntries, false)
 	for range 5000 {
 		m.add(rng.Uint64N(1000))
 	}
@@ -259,7 +294,7 @@ func TestAgendaGivesItsMemoryBack(t *testing.T) {
 	}
 	assert.NoError(t, m.check(0))
 	for _, a := range []*agenda[int]{&m.due, m.order} {
-		assert.LessOrEqual(t, cap(a.heap), 8*chunk)
+		assert.LessOrEqual(t, cap(a.heap), 2*chunk)
 		assert.LessOrEqual(t, len(a.links), 2)
 		assert.Less(t, cap(a.links), 64)
 	}

@@ -32,13 +32,13 @@ type Options struct {
 	// clock, of which only monotonic readings are used.
 	Clock Clock
 
-	// Executor runs callbacks elsewhere (but for the end of a Wait, which needs none). Without one a callback runs inside the
-	// call that ended its entry: the connection's reader inside Ack, the
-	// sweeper's timer, whoever closes. There a callback that blocks or syncs a
-	// file holds up every later answer on that connection, and one that takes a
-	// lock which the caller of Ack, Advance, Fail or Close holds deadlocks, also
-	// a read lock while a writer waits. Set an Executor when callbacks do such
-	// things.
+	// Executor runs callbacks elsewhere (but for the end of a Wait, which needs
+	// none). Without one a callback runs inside the call that ended its entry: the
+	// connection's reader inside Ack, the sweeper's timer, whoever closes. There a
+	// callback that blocks or syncs a file holds up every later answer on that
+	// connection, and one that takes a lock which the caller of Ack, Advance, Fail
+	// or Close holds deadlocks, also a read lock while a writer waits. Set an
+	// Executor when callbacks do such things.
 	//
 	// It gets one run per callback, with no lock held. It must call each run
 	// exactly once (a second call does nothing), on any goroutine, must accept

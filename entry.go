@@ -154,9 +154,6 @@ type claim[K comparable] struct {
 func (c *claim[K]) decidedBy(peer PeerID) {
 	c.out.Tally.decider, c.out.Tally.decided = peer, true
 	if c.out.End == EndUnreachable {
-		c.explain()
+		c.out.Err = unreachable(c.out.Tally)
 	}
 }
-
-// explain makes the error of an entry whose quorum can no longer be reached.
-func (c *claim[K]) explain() { c.out.Err = unreachable(c.out.Tally) }

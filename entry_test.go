@@ -21,6 +21,9 @@ import (
 // What a request writes lies in two cache lines: the first of the shard and the entry's. No line holds parts
 // of two shards or two entries.
 func TestClaim_CacheLinesOfARequest(t *testing.T) {
+	if strconv.IntSize != 64 {
+		t.Skip("laid out for 64 bits")
+	}
 	const line = 64
 	assert.EqualValues(t, line, unsafe.Sizeof(entry[uint64]{}))
 	assert.EqualValues(t, line, unsafe.Sizeof([chunk]link{}))
@@ -28,6 +31,8 @@ func TestClaim_CacheLinesOfARequest(t *testing.T) {
 	assert.EqualValues(t, line, unsafe.Offsetof(s.due)+unsafe.Offsetof(s.due.heap), "what is written ends here")
 	assert.EqualValues(t, 3*line, unsafe.Offsetof(s.entries), "what is read begins here")
 	assert.EqualValues(t, 4*line, unsafe.Sizeof(s))
+	var w WatermarkList[uint64]
+	assert.Zero(t, unsafe.Offsetof(w.ordered)+unsafe.Offsetof(w.ordered.shard))
 	for range 10 {
 		l := New[uint64](Options{})
 		for key := range uint64(1000) {
@@ -95,10 +100,26 @@ func TestClaim_RequestAllocatesNothing(t *testing.T) {
 			_ = l.Add(1<<40, ofThree, ignore)
 		},
 		"a shard that fills and drains": func() {
-			for _, key := range crowd {
-				_ = l.Add(key, ofThree, ignore)
+			for i, key := range crowd {
+				_ = l.Add(key, ofThree, ignore, Timeout(time.Hour-time.Duration(i)*time.Second))
 			}
 			for _, key := range crowd {
+				l.Fail(key, nil)
+			}
+		},
+		"a shard that is indexed and not": func() {
+			for _, key := range crowd[:fewEntries+1] {
+				_ = l.Add(key, ofThree, ignore)
+			}
+			for range 10 {
+				for _, key := range crowd[fewEntries/2-1 : fewEntries+1] {
+					l.Fail(key, nil)
+				}
+				for _, key := range crowd[fewEntries/2-1 : fewEntries+1] {
+					_ = l.Add(key, ofThree, ignore)
+				}
+			}
+			for _, key := range crowd[:fewEntries+1] {
 				l.Fail(key, nil)
 			}
 		},

@@ -1,9 +1,14 @@
 package waitlist
 
-// hashed is a shard whose entries are found by the hash of their key. It has 256 bytes and
-// is allocated by itself: no two shards share a cache line, and the first line of the
-// memory is the first of the shard. (In one slice of all shards it is not: what holds
-// pointers and is smaller than 32 KiB begins 8 bytes late.)
+// hashed is a shard whose entries are found by the hash of their key. On a 64-bit machine it
+// has 256 bytes and is allocated by itself, so its memory begins with a cache line and ends
+// with one. (A slice of all shards does not: what holds pointers and is smaller than
+// 32 KiB begins 8 bytes into a line.)
+//
+// Up to fewEntries it is not indexed: to look at all entries costs no more then than the
+// table does, and a request writes two cache lines less (measured one after the other, in
+// an empty list: 5 % of its time by one goroutine, 13 % by two). What it costs: a sweep that
+// finds nothing due looks at up to fewEntries entries in each shard, 1.2 µs and not 0.8.
 type hashed[K comparable] struct {
 	shard[K]
 	table table // guarded by mu
@@ -24,7 +29,10 @@ func (s *hashed[K]) lookup(hash uint32, key K) (slot uint32, e *entry[K]) {
 	}
 }
 
-// scan is lookup without the table.
+// fewEntries is how many entries a shard of a WaitingList has before it is indexed.
+const fewEntries = chunk
+
+// scan is lookup without the table. Unlike lookup it is inlined.
 func (s *hashed[K]) scan(hash uint32, key K) (slot uint32, e *entry[K]) {
 	for slot = range s.live {
 		if e = s.entry(slot); e.hash == hash && e.key == key {
@@ -34,7 +42,7 @@ func (s *hashed[K]) scan(hash uint32, key K) (slot uint32, e *entry[K]) {
 	return gone, nil
 }
 
-func (s *hashed[K]) has(hash uint32, key K) bool {
+func (s *hashed[K]) holds(hash uint32, key K) bool {
 	_, e := s.lookup(hash, key)
 	return e != nil
 }
@@ -43,7 +51,7 @@ func (s *hashed[K]) has(hash uint32, key K) bool {
 func (s *hashed[K]) lookupSerial(hash, serial uint32) (slot uint32, ok bool) {
 	if !s.indexed {
 		for slot = range s.live {
-			if s.entry(slot).serial == serial {
+			if e := s.entry(slot); e.hash == hash && e.serial == serial {
 				return slot, true
 			}
 		}
@@ -56,7 +64,13 @@ func (s *hashed[K]) lookupSerial(hash, serial uint32) (slot uint32, ok bool) {
 	}
 }
 
-func (s *hashed[K]) enter(slot uint32, e *entry[K]) { s.table.put(e.hash, slot, s.live) }
+func (s *hashed[K]) insert(slot uint32, e *entry[K]) { s.table.put(e.hash, slot, s.live) }
+
+func (s *hashed[K]) insertAll() {
+	for slot := range s.live {
+		s.insert(slot, s.entry(slot))
+	}
+}
 
 func (s *hashed[K]) forget(slot uint32, e *entry[K]) { s.table.remove(e.hash, slot, s.live-1) }
 
@@ -81,7 +95,7 @@ func (s *hashed[K]) ackLocked(hash uint32, key K, peer PeerID) (slot uint32, res
 		s.late++
 		return slot, AckUnknown, 0
 	}
-	if e.tie != nil || len(e.rule.members) > few {
+	if e.tie != nil || len(e.rule.members) > fewMembers {
 		result, end = s.answerLocked(e, peer, nil, nil)
 		return slot, result, end
 	}

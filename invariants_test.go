@@ -54,6 +54,12 @@ func (s *shard[K]) checkInvariants() error {
 			return fmt.Errorf("free slot %d beyond %d still holds %+v", slot, s.live, *e)
 		}
 	}
+	switch live := s.live; {
+	case !s.indexed && live > s.unindexed:
+		return fmt.Errorf("%d entries are not indexed", live)
+	case s.indexed && live < s.unindexed/2:
+		return fmt.Errorf("%d entries are indexed", live)
+	}
 	if err := s.due.checkInvariants(s); err != nil {
 		return fmt.Errorf("deadlines: %w", err)
 	}
@@ -190,9 +196,9 @@ func (p poisoned[K]) spread(l *core[K]) {
 				*free = e
 			}
 		}
-		p.agenda(&s.due, s.live)
+		p.agenda(&s.due, s)
 		if find, ok := s.find.(interface{ agenda() *agenda[K] }); ok && find.agenda() != nil {
-			p.agenda(find.agenda(), s.live)
+			p.agenda(find.agenda(), s)
 		}
 		s.mu.Unlock()
 	}
@@ -204,8 +210,12 @@ func (p poisoned[K]) spread(l *core[K]) {
 	}
 }
 
-func (p poisoned[K]) agenda(a *agenda[K], live uint32) {
-	for slot := live; slot < uint32(len(a.links))*chunk; slot++ {
+func (p poisoned[K]) agenda(a *agenda[K], s *shard[K]) {
+	free := s.live
+	if !s.indexed {
+		free = 0
+	}
+	for slot := free; slot < uint32(len(a.links))*chunk; slot++ {
 		*a.link(slot) = link{poisonSerial, poisonSerial}
 	}
 	rest := a.heap[len(a.heap):cap(a.heap)]

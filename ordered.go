@@ -8,7 +8,7 @@ import "slices"
 // Indexes are kept as positions, which are unsigned and in the same order.
 type ordered[I Integer] struct {
 	shard[I]
-	order *agenda[I] // by position of the index; made at the first need
+	order *agenda[I] // by position of the index; nil until something is parked
 
 	mark   uint64  // position of the watermark: it never falls
 	first  uint64  // acks commit only from this position on
@@ -67,17 +67,22 @@ func (s *ordered[I]) addLocked(c *claim[I], now, expires int64, with addOptions,
 			return false, err
 		}
 	}
+	if t == nil && with.session != nil {
+		t = new(tie)
+	}
 	e := s.takeSlotLocked()
 	e.key, e.acked[0], e.tie, e.done, e.since, e.deadline = c.out.Key, at, t, c.done, now, expires
 	s.parkLocked(e, with.session)
 	return true, nil
 }
 
-func (s *ordered[I]) enter(slot uint32, _ *entry[I]) {
+func (s *ordered[I]) insert(slot uint32, _ *entry[I]) { s.order.insert(&s.shard, slot) }
+
+func (s *ordered[I]) insertAll() {
 	if s.order == nil {
 		s.order = new(agenda[I])
 	}
-	s.order.insert(&s.shard, slot)
+	s.order.insertAll(&s.shard)
 }
 
 func (s *ordered[I]) forget(slot uint32, _ *entry[I]) {

@@ -155,6 +155,30 @@ func TestIDReuse_TheSecondUseIsUntouched(t *testing.T) {
 	}
 }
 
+// A shard that wavers around the limit is not indexed over and over.
+func TestSlots_FewEntriesAreNotIndexed(t *testing.T) {
+	l := New[int](Options{ManualSweep: true})
+	keys := sameShard(l, fewEntries+1)
+	s, _ := l.locate(keys[0])
+	for i, key := range keys {
+		require.NoError(t, l.Add(key, ofThree, ignore))
+		require.Equal(t, i+1 > fewEntries, s.indexed, "%d entries", i+1)
+	}
+	for left := fewEntries; left >= 0; left-- {
+		require.True(t, l.Fail(keys[left], nil))
+		require.Equal(t, left >= fewEntries/2, s.indexed, "%d entries", left)
+		audit(t, l)
+	}
+	for range 3 {
+		for _, key := range keys {
+			require.NoError(t, l.Add(key, ofThree, ignore))
+		}
+		require.Equal(t, len(keys), l.FailAll(nil))
+		require.False(t, s.indexed)
+		audit(t, l)
+	}
+}
+
 // A model of the slots: whatever is added and ended in whatever order, each entry
 // keeps its own answers, deadline and session.
 func TestSlots_EntriesKeepTheirOwnWhileOthersComeAndGo(t *testing.T) {

@@ -18,7 +18,7 @@ type table struct {
 
 const minTable = 16 // two cache lines
 
-// put adds a pair; used is how many there are with it. Invariant: at most three
+// put adds a pair; used is how many there will be at most, with it. Invariant: at most three
 // quarters of the pairs are in use, so that a probe for an absent key ends after a
 // few steps.
 func (t *table) put(hash, slot, used uint32) {
@@ -38,8 +38,9 @@ func (t *table) place(pair uint64) {
 	t.pairs[i] = pair
 }
 
-// probe searches from a position on, the first time from the hash, for a pair with this hash, and returns its slot,
-// or gone if there is none, and its position. The table must not be empty.
+// probe searches from a position on, the first time from the hash, for a pair with this
+// hash, and returns its slot, or gone if there is none, and its position. The table must
+// not be empty.
 func (t *table) probe(hash uint32, i uint64) (slot uint32, at uint64) {
 	for mask := uint64(len(t.pairs) - 1); ; i++ {
 		pair := t.pairs[i&mask]

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	wordBits = 64 // members whose bits fit one word
-	few      = 32 // members up to which a scan is faster than a search
+	wordBits   = 64 // members whose bits fit one word
+	fewMembers = 32 // members up to which a scan is faster than a search
 )
 
 // rule is what a Quorum points to. Written once, before it is shared.
@@ -53,7 +53,7 @@ func counted(n int, members []PeerID) Quorum {
 
 // index returns p's position in members, or -1.
 func (r *rule) index(p PeerID) int {
-	if len(r.members) > few {
+	if len(r.members) > fewMembers {
 		if i, ok := slices.BinarySearch(r.members, p); ok {
 			return i
 		}
@@ -67,8 +67,8 @@ func (r *rule) index(p PeerID) int {
 	return -1
 }
 
-// bit returns p's bit in the first word of a set, or 0 if p is not among the members, of which
-// there are few.
+// bit returns p's bit in the only word of a set, or 0 if p is not among the members, of which
+// there are at most wordBits.
 func (r *rule) bit(p PeerID) uint64 {
 	for i, m := range r.members {
 		if m == p {

@@ -21,7 +21,7 @@ type WaitingList[K comparable] struct {
 // A WaitingList has numShards shards: two goroutines meet at a lock once in that many
 // calls. The top shardBits bits of a key's hash choose its shard.
 const (
-	shardBits = 6
+	shardBits = 7
 	numShards = 1 << shardBits
 )
 
@@ -34,7 +34,7 @@ func New[K comparable](opts Options) *WaitingList[K] {
 	shards := make([]*shard[K], numShards)
 	for i := range l.hashed {
 		h := new(hashed[K])
-		h.find = h
+		h.find, h.unindexed = h, fewEntries
 		l.hashed[i], shards[i] = h, &h.shard
 	}
 	l.init(&opts, shards)
@@ -76,8 +76,9 @@ func (l *WaitingList[K]) Add(key K, quorum Quorum, done Callback[K], opts ...Add
 // while the entry is parked; it may ack and nack, and had better return nil if that has
 // decided the entry. A send that fails, panics or exits, and a ctx that ends, end the
 // entry as EndCanceled, with an error that matches send's, or ctx's error and cause; if
-// something else has ended the entry first, its outcome is returned. Who ends the entry wakes the waiter before calling any callback, so
-// Wait does not outlive ctx because of somebody's callback.
+// something else has ended the entry first, its outcome is returned. Who ends the entry
+// wakes the waiter before calling any callback, so Wait does not outlive ctx because of
+// somebody's callback.
 func (l *WaitingList[K]) Wait(ctx context.Context, key K, quorum Quorum, send func() error, opts ...AddOption) (Outcome[K], error) {
 	with := l.options(opts)
 	return l.wait(ctx, key, send, func(wake Callback[K], t *tie) (*shard[K], error) {
@@ -92,10 +93,11 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with addOpt
 	if err := quorum.Err(); err != nil {
 		return nil, l.refuse(&refusal{err})
 	}
-	if n := quorum.rule.words(); n > 1 {
-		if t == nil {
-			t = new(tie)
-		}
+	n := quorum.rule.words()
+	if t == nil && (n > 1 || with.session != nil) {
+		t = new(tie)
+	}
+	if n > 1 {
 		t.wide = make([]uint64, 2*n)
 	}
 	s, hash := l.locate(key)
@@ -109,7 +111,7 @@ func (l *WaitingList[K]) add(key K, quorum Quorum, done Callback[K], with addOpt
 	case err != nil:
 	case with.timeout <= 0:
 		err = refusedTimeout
-	case s.live > 0 && s.has(hash, key):
+	case s.live > 0 && s.holds(hash, key): // most shards hold nothing: a call less
 		err = refusedDuplicate
 	default:
 		if s.needsRoomLocked() {
@@ -244,8 +246,7 @@ func (l *WaitingList[K]) AckBatch(keys []K, peer PeerID) (ended int) {
 func (l *WaitingList[K]) PeerDown(peer PeerID, reason error) (ended int) {
 	reason = orNoReason(reason)
 	p := pass[K]{list: &l.core}
-	for i := range l.hashed {
-		s := l.hashed[i]
+	for _, s := range &l.hashed {
 		s.mu.Lock()
 		for slot := s.live; slot > 0; slot-- { // from the end: what moves has been seen
 			e := s.entry(slot - 1)
@@ -301,8 +302,7 @@ func (l *WaitingList[K]) FailFunc(match func(K) bool, err error) (ended int) {
 		hash, serial uint32
 	}
 	asked := make([][]candidate, numShards)
-	for i := range l.hashed {
-		s := l.hashed[i]
+	for i, s := range &l.hashed {
 		s.mu.Lock()
 		for slot := range s.live {
 			e := s.entry(slot)

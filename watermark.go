@@ -28,9 +28,9 @@ type Integer interface {
 // All methods may be called by any number of goroutines at once, and by callbacks.
 // Make one with NewWatermarkList; it must not be copied.
 type WatermarkList[I Integer] struct {
+	ordered ordered[I] // first: see shard
 	core[I]
-	ordered ordered[I]
-	shard   [1]*shard[I] // what core.shards lists
+	shard [1]*shard[I] // what core.shards lists
 }
 
 // NewWatermarkList makes an empty list whose watermark is start: all up to start,
