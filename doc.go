@@ -76,7 +76,7 @@
 //	PeerDown, FailFunc,     everything parked
 //	FailAll, All
 //	Session.End             what the session holds
-//	an idle list            no goroutine and no timer; 36 KiB when new, up to 300 after
+//	an idle list            no goroutine and no timer; 35 KiB when new, up to 300 after
 //	                        use; a WatermarkList 512 bytes when new, a few KiB after use
 //
 // # When not to use it

@@ -139,6 +139,33 @@ func TestClaim_RequestAllocatesNothing(t *testing.T) {
 var jointForAllocs = AllOf(Weighted(2, map[PeerID]uint64{1: 1, 2: 1, 3: 2}), Majority(1, 2, 3))
 
 // All structures counted, at a size at which the tables are none too full.
+func TestClaim_HeapOfAnIdleList(t *testing.T) {
+	if underRace() || strconv.IntSize != 64 {
+		t.Skip("said of 64 bits, without the race detector")
+	}
+	var lists [8]*WaitingList[uint64]
+	before := heapInUse()
+	for i := range lists {
+		lists[i] = New[uint64](Options{})
+	}
+	fresh := (heapInUse() - before) / int64(len(lists))
+	for _, l := range lists {
+		for i := range uint64(100_000) {
+			require.NoError(t, l.Add(i, ofThree, ignore, Timeout(time.Hour+time.Duration(uint32(i)*2654435761))))
+		}
+		for i := range uint64(100_000) {
+			l.Fail(i, nil)
+		}
+	}
+	used := (heapInUse() - before) / int64(len(lists))
+	t.Logf("%d KiB when new, %d after use", fresh>>10, used>>10)
+	assert.LessOrEqual(t, fresh, int64(36<<10))
+	assert.LessOrEqual(t, used, int64(300<<10))
+	for _, l := range lists {
+		require.NoError(t, l.Close())
+	}
+}
+
 func TestClaim_HeapPerParkedEntry(t *testing.T) {
 	const n = 200_000
 	for name, timeout := range map[string]func(i int) time.Duration{
