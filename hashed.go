@@ -19,7 +19,7 @@ func (s *hashed[K]) lookup(hash uint32, key K) (slot uint32, e *entry[K]) {
 	if !s.indexed {
 		return s.scan(hash, key)
 	}
-	for i := uint64(hash); ; i++ {
+	for i := s.table.home(hash); ; i = s.table.after(i) {
 		if slot, i = s.table.probe(hash, i); slot == gone {
 			return gone, nil
 		}
@@ -57,7 +57,7 @@ func (s *hashed[K]) lookupSerial(hash, serial uint32) (slot uint32, ok bool) {
 		}
 		return gone, false
 	}
-	for i := uint64(hash); ; i++ {
+	for i := s.table.home(hash); ; i = s.table.after(i) {
 		if slot, i = s.table.probe(hash, i); slot == gone || s.entry(slot).serial == serial {
 			return slot, slot != gone
 		}

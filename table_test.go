@@ -15,8 +15,8 @@ import (
 // checkInvariants tells what is wrong with a table that holds that many pairs.
 func (t *table) checkInvariants(used int) error {
 	n := len(t.pairs)
-	if n != 0 && (n < minTable || n&(n-1) != 0) {
-		return fmt.Errorf("%d pairs: neither none nor a power of two", n)
+	if n != 0 && (n < minTable || n&(n-1) != 0 && n/3&(n/3-1) != 0) {
+		return fmt.Errorf("%d pairs: neither none nor a power of two nor three times one", n)
 	}
 	if 4*used > 3*n {
 		return fmt.Errorf("%d of %d pairs in use: too full", used, n)
@@ -33,7 +33,7 @@ func (t *table) checkInvariants(used int) error {
 		if uint32(pair) == 0 {
 			return fmt.Errorf("pair %d has a hash and no slot", at)
 		}
-		for i := int(pair>>32) & (n - 1); i != at; i = (i + 1) & (n - 1) {
+		for i := int(pair >> 32 * uint64(n) >> 32); i != at; i = (i + 1) % n {
 			if t.pairs[i] == 0 {
 				return fmt.Errorf("pair %d is behind a gap at %d: nobody finds it", at, i)
 			}
@@ -50,7 +50,7 @@ func (t *table) all(hash uint32) (slots []uint32) {
 	if len(t.pairs) == 0 {
 		return nil
 	}
-	for slot, i := t.probe(hash, uint64(hash)); slot != gone; slot, i = t.probe(hash, i+1) {
+	for slot, i := t.probe(hash, t.home(hash)); slot != gone; slot, i = t.probe(hash, t.after(i)) {
 		slots = append(slots, slot)
 	}
 	return slots
@@ -110,7 +110,7 @@ func (m *tableModel) play(data []byte) error {
 	for next := uint32(0); len(d.data) > 0; {
 		switch action := d.roll(8); {
 		case len(m.slots) == 0 || action < 4:
-			hash := []uint32{0, 15, 14, 31, 63, 1, math.MaxUint32, 0x1000f}[d.roll(8)] + uint32(d.roll(2))<<6
+			hash := []uint32{0, 1, 1 << 28, 1 << 31, 15 << 28, math.MaxUint32 - 2<<25, math.MaxUint32 - 1, math.MaxUint32}[d.roll(8)] ^ uint32(d.roll(2))<<6
 			m.add(hash, next)
 			next++
 		case action == 4:

@@ -21,7 +21,7 @@ var keys, crowdedKeys = func() ([]any, int) {
 	list.seed = keySeed
 	for i := 0; len(all) < 70; i++ {
 		shard, hash := list.locate(i)
-		crowded := shard == list.hashed[5] && (hash+2)%minTable < 4
+		crowded := shard == list.hashed[5] && (uint64(hash)*minTable>>32+2)%minTable < 4
 		if crowded || shard == list.hashed[6] && len(all)%16 == 15 {
 			all = append(all, i)
 		}
