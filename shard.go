@@ -15,9 +15,9 @@ import (
 // allocations.
 type shard[K comparable] struct {
 	// What every request writes comes first and fills one cache line. Two cores that
-	// take turns at a shard pass on that line and the entry's, once the shard has
-	// more than chunk entries also those of the table and of the agenda's links,
-	// and share what follows.
+	// take turns at a shard pass on that line and the entry's, while the shard is
+	// indexed also those of the table and of the agenda's links, and share what
+	// follows.
 	mu       sync.Mutex
 	added    uint64        // registrations so far
 	returned atomic.Uint64 // callbacks that are back, and Waits woken; the only count kept without mu

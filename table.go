@@ -13,7 +13,7 @@ package waitlist
 // The table does not count its pairs: its owner knows the number, and so the table
 // itself is written only when it grows or shrinks.
 type table struct {
-	pairs []uint64 // hash<<32 | slot+1; 0 is free. Length: zero or a power of two
+	pairs []uint64 // hash<<32 | slot+1; 0 is free. Length: zero, a power of two, or three times one
 }
 
 const minTable = 16 // two cache lines
